@@ -315,6 +315,9 @@ def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridg
     assert producer.cancel(at_once, "paid").outcome is CancelOutcome.DELIVERED
     assert producer.cancel(undecided, "paid").outcome is CancelOutcome.UNDECIDED
     assert producer.cancel("0" * 32, "paid").outcome is CancelOutcome.NOT_FOUND
+    stranger = bridge.start_producer(Scripted(), f"{topic}-strangers")
+    for one in (by_result, by_id, at_once, undecided):
+        assert stranger.cancel(one.transaction_id, "paid").outcome is CancelOutcome.NOT_FOUND
     assert values(bridge, topic) == [b"later"]
     assert [bridge.read_fate(one) for one in (by_result, by_id)] == [TransactionState.ABANDONED] * 2
     # Leave nothing open for other tests on this Kafka.

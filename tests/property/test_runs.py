@@ -93,7 +93,7 @@ class Side(Partition):
         """What matters between two turns, but for the open messages."""
         queue = self.queue
         offsets = range(queue.read_position)
-        outcomes = {offset: queue.outcome_of(offset) or queue.remembered(offset) for offset in offsets}
+        outcomes = {offset: queue.finish_of(offset) for offset in offsets}
         return queue.watermark, queue.read_position, outcomes, queue.open_counts()
 
 

@@ -596,6 +596,12 @@ MUTANTS |= {
     ),
     # An id is looked for among the last half messages alone, and not among those that wait for their time.
     "a_cancel_finds_nothing_old": put(HalfQueue, "find_id", lambda self, name: self._finished_ids.find_id(name)),
+    # Another group learns what has become of a finished transaction.
+    "a_stranger_learns_what_is_finished": wrap(
+        Draft,
+        "_state_of",
+        lambda was: lambda self, known, group: was(self, known, known.finished.group if known.finished else group),
+    ),
     # Messages that are due within the next second are delivered already.
     "a_schedule_is_early": wrap(
         Timers, "take_timers_due", lambda was: lambda self, now, limit: was(self, now + 1_000, limit)

@@ -61,6 +61,7 @@ class Application:
         self._several = world.side(f"several of {name}")
         self._delays = world.side(f"delays of {name}")
         self._steps = world.side(f"steps of {name}")
+        self._strangers = world.side(f"strangers of {name}")
         self._load = load
         self._check_position = 0
         #: Number of the records that asked for a reply.
@@ -219,10 +220,15 @@ class Application:
                 self._ask(partition, f"{end - 1},{one.transaction_id},0", "find")
         if self._asks.random() < 0.7:
             self._ask(one.partition, _given_up(one), "abandon")
+        if self._strangers.random() < 0.3:
+            # Another group asks, which knows the id.
+            end = self._world.cluster.logs[self._names.half, one.partition].high_watermark
+            entry = f"{end - 1},{one.transaction_id},0"
+            self._ask(one.partition, entry, "find", "group1" if self.group == "group0" else "group0")
 
-    def _ask(self, partition: int, entry: str, source: str) -> None:
+    def _ask(self, partition: int, entry: str, source: str, group: str | None = None) -> None:
         self._asked += 1
-        self._send_entries(partition, [entry], source, reply=f"{self.name}-{self._asked}")
+        self._send_entries(partition, [entry], source, group, reply=f"{self.name}-{self._asked}")
 
     def forge(self) -> None:
         """Send a record that no client of ours would send."""

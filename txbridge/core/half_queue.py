@@ -20,7 +20,7 @@ from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.op_positions import OpPositions
 from txbridge.core.open_counts import OpenCounts
 from txbridge.core.open_messages import OpenMessages
-from txbridge.core.remembered import KnownId, Remembered, RememberedIds
+from txbridge.core.remembered import Finished, KnownId, Remembered, RememberedIds
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
 
@@ -66,9 +66,9 @@ class HalfQueue:
         # HALF offset below which a take-over may know entries or outcomes of messages that are still to be read.
         self._restored_to = watermark
         self._entries = OpenMessages()
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, Finished] = {}
         self._remembered = Remembered()
-        #: Outcome of a message below the watermark, if this process saw it and still remembers it.
+        #: How a message below the watermark was finished, if this process saw it and still remembers it.
         self.remembered = self._remembered.get
         self._finished_ids = RememberedIds()
         self._malformed: set[int] = set()
@@ -105,7 +105,7 @@ class HalfQueue:
         for offset in named:
             # A discarded message is open for a resume. So its parked entry counts, not the OP record.
             if offset not in self._entries:
-                self._outcomes[offset] = outcome
+                self._outcomes[offset] = Finished(outcome)
         self.ops.restore_record(op_offset, half_offsets, is_needed=bool(named))
 
     # --- reading HALF -----------------------------------------------------------------------------------------------
@@ -135,7 +135,8 @@ class HalfQueue:
         # Not a row: the rows of a take-over lie below the offsets that are still to be read.
         entry = self._entries.get_object(offset)
         if entry is None:
-            if offset in self._outcomes:
+            if (finished := self._outcomes.get(offset)) is not None:
+                self._outcomes[offset] = Finished(finished.outcome, half.group)
                 return False
             entry = self._entry_of(half)
             self._entries.add_entry(entry)
@@ -240,7 +241,7 @@ class HalfQueue:
         group = envelopes[next(iter(offsets)) - start].group
         # One END record decides messages of one group only.
         self._entries.uncount_fresh(group, [births[offset - start] for offset in offsets])
-        self._outcomes.update(dict.fromkeys(offsets, outcome))
+        self._outcomes.update(dict.fromkeys(offsets, Finished(outcome, group)))
         fresh.free_finished(offsets)
 
     def _pass_fresh(self) -> None:
@@ -267,7 +268,12 @@ class HalfQueue:
 
     def outcome_of(self, offset: int) -> Outcome | None:
         """Outcome of a message at or above the watermark; None if it is open."""
-        return self._outcomes.get(offset)
+        finished = self._outcomes.get(offset)
+        return None if finished is None else finished.outcome
+
+    def finish_of(self, offset: int) -> Finished | None:
+        """How a message was finished, if that is known."""
+        return self._outcomes.get(offset) or self.remembered(offset)
 
     @property
     def malformed(self) -> frozenset[int]:
@@ -285,7 +291,7 @@ class HalfQueue:
         offset = self._recent.find_id(transaction_id)
         if offset is None and (offset := self._entries.find_id(transaction_id)) is None:
             return None
-        return KnownId(offset, self._outcomes.get(offset) or self._remembered.get(offset))
+        return KnownId(offset, self.finish_of(offset))
 
     def lags_behind(self, watermark: int, passed_bytes: int) -> bool:
         """Whether an open message at this offset has to be parked, so that the watermark does not stay there.
@@ -377,18 +383,20 @@ class HalfQueue:
         if self.fresh and (fresh := [offset for offset in offsets if offset >= self.half_position]):
             self._finish_fresh(fresh, outcome)
             offsets = [offset for offset in offsets if offset < self.half_position]
+        finished = Finished(outcome)
         for offset in offsets:
-            remove(offset)
+            if (group := remove(offset)) != finished.group:
+                finished = Finished(outcome, group)
             if offset >= watermark:
-                outcomes[offset] = outcome
+                outcomes[offset] = finished
             else:
-                self._remembered.note_outcome(offset, outcome)
+                self._remembered.note_outcome(offset, finished)
         self._malformed.difference_update(offsets)
 
     def note_waited(self, entries: Iterable[HalfEntry], outcome: Outcome) -> None:
         """Remember the ids of finished messages that were scheduled or held until now."""
         for entry in entries:
-            known = KnownId(entry.offset, outcome, entry.delivered or 0)
+            known = KnownId(entry.offset, Finished(outcome, entry.group), entry.delivered or 0)
             self._finished_ids.note_finished(entry.transaction_id, known)
 
     def update_entry(self, entry: HalfEntry) -> None:

@@ -81,14 +81,17 @@ class OpenMessages:
         self.remove_entry(entry.offset)
         self.add_entry(entry)
 
-    def remove_entry(self, offset: int) -> None:
-        """Remove an entry, if there is one."""
+    def remove_entry(self, offset: int) -> str | None:
+        """Remove an entry, if there is one. Returns its producer group."""
         entry = self._objects.pop(offset, None)
         if entry is not None:
             self._counter.add_message(entry.group, entry.state, entry.since, -1)
-        elif self._rows and (counted := self._rows.counted_as(offset)) is not None:
+            return entry.group
+        if self._rows and (counted := self._rows.counted_as(offset)) is not None:
             self._rows.remove_row(offset)
             self._counter.add_message(*counted, -1)
+            return counted[0]
+        return None
 
     def settle_entry(self, offset: int) -> None:
         """Make a plain entry a row: the low watermark has passed its offset."""

@@ -14,20 +14,28 @@ PLACES = 2**16
 _MOST_IDS = 10_000
 
 
+class Finished(NamedTuple):
+    """How a message was finished."""
+
+    outcome: Outcome
+    #: Its producer group; None until a take-over has read the half message.
+    group: str | None = None
+
+
 class Remembered:
     """The last outcomes that this process saw. The messages whose offsets differ by PLACES share a place."""
 
     def __init__(self) -> None:
         self._mask = PLACES - 1
         self._offsets = array("q", [-1]) * PLACES
-        self._outcomes: list[Outcome | None] = [None] * PLACES
+        self._outcomes: list[Finished | None] = [None] * PLACES
 
-    def note_outcome(self, offset: int, outcome: Outcome) -> None:
+    def note_outcome(self, offset: int, outcome: Finished) -> None:
         # A discarded message that was resumed is finished twice. The last outcome counts.
         place = offset & self._mask
         self._offsets[place], self._outcomes[place] = offset, outcome
 
-    def get(self, offset: int) -> Outcome | None:
+    def get(self, offset: int) -> Finished | None:
         place = offset & self._mask
         return self._outcomes[place] if self._offsets[place] == offset else None
 
@@ -37,7 +45,7 @@ class KnownId(NamedTuple):
 
     offset: int
     #: None: open, or not known.
-    outcome: Outcome | None = None
+    finished: Finished | None = None
     #: Of an abandoned one: number of messages that were delivered before. None: not known.
     delivered: int | None = None
 

@@ -150,9 +150,9 @@ def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(
     queue = HalfQueue(POLICY, watermark=10)
     for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
         queue.finish_messages([offset], outcome)
-    assert queue.remembered(5) is Outcome.ROLLBACK
+    assert queue.remembered(5).outcome is Outcome.ROLLBACK
     queue.finish_messages([7], Outcome.COMMIT)
-    assert (queue.remembered(5), queue.remembered(6)) == (None, Outcome.COMMIT)
+    assert (queue.remembered(5), queue.remembered(6).outcome) == (None, Outcome.COMMIT)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from txbridge.core.decision_record import Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.reply_record import Reply, is_reply, parse_reply, reply_headers
-from txbridge.core.states import TransactionState
+from txbridge.core.states import Outcome, TransactionState
 
 NOW, DUE, LATER = 2_000, 90_000, 200_000
 SCHEDULED, COMMITTED, ABANDONED = TransactionState.SCHEDULED, TransactionState.COMMITTED, TransactionState.ABANDONED
@@ -66,10 +66,27 @@ def test_coordinates_and_group_without_the_id_tell_nothing(finished):
     assert not draft.abandoned
 
 
-def test_another_group_learns_nothing_of_an_open_transaction():
-    partition = Partition().prepare(0, deliver_at=DUE)
-    [(group, reply)] = partition.step(NOW, find(0, 0, group="others")).replies
-    assert (group, reply) == ("others", Reply("name"))
+def test_another_group_learns_nothing_of_a_transaction_in_any_state():
+    """Pending, scheduled, delivered, rolled back, cancelled, delivered at its time: also after a take-over."""
+    partition = Partition().prepare(0).prepare(1, deliver_at=DUE).prepare(2, 3).prepare(4, 5, deliver_at=NOW + 1)
+    record = end(0, entry(1, COMMIT), entry(2, COMMIT), entry(3, ROLLBACK), entry(4, COMMIT), entry(5, COMMIT))
+    drafts = [partition.step(NOW, record, cancel(1, 4), *(find(2 + one, one, group="others") for one in range(6)))]
+    partition.step(NOW + 2)
+    drafts.append(partition.step(NOW + 2, *(find(8 + one, one, group="others") for one in range(6))))
+    after = Partition(next_end=partition.queue.next_end)
+    after.queue.restore_parked(ParkedEntries(one for one in partition.open_entries if one.parked))
+    for position, (outcome, named) in enumerate(
+        [(Outcome.COMMIT, [2, 5]), (Outcome.ROLLBACK, [3]), (Outcome.ABANDON, [4])]
+    ):
+        after.queue.restore_op(position, outcome, named)
+    after.read(*partition.halves.values())
+    drafts.append(after.step(NOW + 2, *(find(14 + one, one, group="others") for one in range(6))))
+    for draft in drafts:
+        assert [reply for group, reply in draft.replies if group == "others"] == [Reply("name")] * 6
+    for one in (partition, after):
+        offset = one.queue.next_end
+        own = told(one.step(NOW + 2, *(find(offset + number, number) for number in range(6))))
+        assert own == [(PENDING, 0), (SCHEDULED, 1), (COMMITTED, 2), (ROLLED_BACK, 3), (ABANDONED, 4), (COMMITTED, 5)]
 
 
 def test_ids_are_known_long_after_the_preparation(monkeypatch):

@@ -17,6 +17,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
 from txbridge.core.plan.parts import OneByOne, Part
+from txbridge.core.remembered import KnownId
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.core.steps import DuePart, KnownSteps
@@ -123,22 +124,26 @@ class Draft:
             known is not None and known.offset == self.queue.first_of(command.half_offset)
         )
         if known is not None and is_named:
-            state = self._state_at(known.offset, record.group) or (known.outcome and known.outcome.state)
+            state = self._state_of(known, record.group)
             now_abandoned = (one.entry.delivered or 0 for one in self.abandoned if one.entry.offset == known.offset)
             delivered = next(now_abandoned, known.delivered) if state is TransactionState.ABANDONED else None
             if state is not None:
                 reply = Reply(name, state, known.offset, delivered)
         self.replies.append((record.group, reply))
 
-    def _state_at(self, offset: int, group: str) -> TransactionState | None:
-        """State of a message that is open, or finished by this draft. None for one of another group."""
-        if (final := self._final.get(offset)) is not None:
-            return final
-        if (entry := self._open_entry(offset)) is not None:
-            return entry.state if entry.group == group else None
-        fresh = self.queue.fresh
-        half = fresh.open_at(offset) if offset in fresh else None
-        return TransactionState.PENDING if half is not None and half.group == group else None
+    def _state_of(self, known: KnownId, group: str) -> TransactionState | None:
+        """State of a transaction in this draft; None for one of another group."""
+        offset, fresh = known.offset, self.queue.fresh
+        if (entry := self._changed.get(offset) or self.queue.entry(offset)) is not None:
+            owner: str | None = entry.group
+            state = entry.state
+        elif offset in fresh and (half := fresh.open_at(offset)) is not None:
+            owner, state = half.group, TransactionState.PENDING
+        elif known.finished is not None:
+            owner, state = known.finished.group, known.finished.outcome.state
+        else:
+            return None
+        return self._final.get(offset, state) if owner == group else None
 
     def _note_delivered(self, record: DecisionRecord, count: int) -> None:
         if count and record.appended is not None:
@@ -363,9 +368,9 @@ class Draft:
         state = self._final.get(offset)
         if state is not None:
             return state
-        outcome = self.queue.outcome_of(offset) or self.queue.remembered(offset)
-        if outcome is not None:
-            return outcome.state
+        finished = self.queue.finish_of(offset)
+        if finished is not None:
+            return finished.outcome.state
         assert offset not in self.queue.fresh, "a fresh half message was not entered"
         late = offset < self.queue.watermark
         return RefusalReason.LATE if late else RefusalReason.NO_HALF_MESSAGE

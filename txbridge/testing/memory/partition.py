@@ -220,8 +220,8 @@ class MemoryPartition:
         """The state of the half message at this offset; None if there is none."""
         if (entry := self._queue.entry(offset)) is not None:
             return entry.state
-        outcome = self._queue.outcome_of(offset) or self._queue.remembered(offset)
-        return None if outcome is None else outcome.state
+        finished = self._queue.finish_of(offset)
+        return None if finished is None else finished.outcome.state
 
     def list_pending(self) -> list[HalfEntry]:
         """The undecided messages, oldest first."""
