@@ -97,7 +97,7 @@ _FAR, _LONG = int(_FAR_AWAY), int(_LONG_AGO)
 _LAST, _EACH = (-1, _FAR, -1), (-1, _LONG, _LONG + 1)
 _DECIDED = (COMMIT, "client")
 _FIRST_STEP = _step(_FAR_AWAY, 2, 1, 3, end=_DECIDED)
-_CANCELLED = Round(end=(UNKNOWN, "abandon"), op="abandon", delivered=2, parked=_GONE)
+_CANCELLED = Round(end=(UNKNOWN, "cancel"), op="abandon", delivered=2, parked=_GONE)
 
 COMMITTED = _kind("committed", "delivered", Round(end=(COMMIT, "client"), copies=1, op="commit"))
 ROLLED_BACK = _kind("rolled back", "rolled_back", Round(end=(ROLLBACK, "client"), op="rollback"))
@@ -181,7 +181,7 @@ LEGAL = (
         _step(str(_LONG + 1), 2, 2),
         Round(parts=(3,), op="commit", parked=_GONE),
     ),
-    _in_steps("the rest cancelled", "abandoned", _LAST, _FIRST_STEP, _CANCELLED),
+    _in_steps("the rest cancelled", "cancelled", _LAST, _FIRST_STEP, _CANCELLED),
     _kind("repeated", "delivered", *COMMITTED.rounds, Round(end=(COMMIT, "check")), says=("REPEAT",)),
     _kind("contradicted", "delivered", *COMMITTED.rounds, Round(end=(ROLLBACK, "check")), says=("CONTRADICTION",)),
     _kind(

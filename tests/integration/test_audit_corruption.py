@@ -67,7 +67,8 @@ def assert_agree(some: AuditReport, other: AuditReport) -> None:
     for tally, others in ((some.violations, other.violations), (some.findings, other.findings)):
         assert dict(tally.by_kind) == dict(others.by_kind)
         assert said(tally.listed) == said(others.listed)
-    for name in ("delivered_more_than_once", "rolled_back_but_visible", "answered_by_check"):
+    counts = ("delivered_more_than_once", "rolled_back_but_visible", "answered_by_check", "delivered_before_given_up")
+    for name in counts:
         assert getattr(some, name) == getattr(other, name)
 
 

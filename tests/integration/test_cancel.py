@@ -73,7 +73,8 @@ def test_a_scheduled_message_is_cancelled_and_never_delivered(bridge: Bridge) ->
     assert {record["TXB_REMARK"] for record in bridge.discarded()} == {b"the customer has paid"}
     assert len(bridge.discarded()) == 5
     history = read_history(connect(bridge), f"{cancelled[0].half_partition}:{cancelled[0].half_offset}")
-    assert "the customer has paid" in next(step.detail for step in history.steps if step.what == "END abandon")
+    assert history.state == "cancelled"
+    assert "the customer has paid" in next(step.detail for step in history.steps if step.what == "END cancel")
 
 
 def test_another_process_cancels_with_nothing_but_the_id(bridge: Bridge) -> None:

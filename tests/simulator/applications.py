@@ -219,7 +219,7 @@ class Application:
             if end:
                 self._ask(partition, f"{end - 1},{one.transaction_id},0", "find")
         if self._asks.random() < 0.7:
-            self._ask(one.partition, _given_up(one), "abandon")
+            self._ask(one.partition, _given_up(one), "cancel")
         if self._strangers.random() < 0.3:
             # Another group asks, which knows the id.
             end = self._world.cluster.logs[self._names.half, one.partition].high_watermark

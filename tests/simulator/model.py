@@ -12,6 +12,7 @@ from tests.simulator.partition_log import PartitionLog, Stored
 from tests.support import message_frames as frames
 
 Where = tuple[int, int]
+_COMMANDS = {"resume": "resume", "abandon": "abandon", "cancel": "abandon", "find": "find"}
 _DECISIONS = {"8": "commit", "12": "rollback", "0": "unknown"}
 
 
@@ -185,7 +186,7 @@ class PartitionModel:
         for line in (stored.value or b"").decode().split("\n"):
             fields = line.split(",")
             source = headers["SOURCE"]
-            event = source if source in {"resume", "abandon", "find"} else _DECISIONS[fields[2]]
+            event = _COMMANDS.get(source) or _DECISIONS[fields[2]]
             half = self.first_of(int(fields[0]))
             if half != int(fields[0]):
                 self.count("END named a copy")

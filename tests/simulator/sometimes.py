@@ -84,6 +84,7 @@ OTHER_COUNTERS = (
     "parked with why it is not checked",
     "checkpoint settled at the ends of the logs",
     "log abandoned",
+    "log cancelled",
     "log check_refused",
     "log clock_agrees",
     "log clock_differs",

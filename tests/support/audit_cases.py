@@ -189,7 +189,7 @@ def scheduled(due: int, delivered: int, **more: object) -> Records:
 
 
 commit, rollback, unknown = end(COMMIT), end(ROLLBACK), end(UNKNOWN)
-resume, abandon = end(UNKNOWN, "resume"), end(UNKNOWN, "abandon")
+resume, abandon, give_up = end(UNKNOWN, "resume"), end(UNKNOWN, "abandon"), end(UNKNOWN, "cancel")
 record_commit, record_rollback = together(op("commit")), together(op("rollback"))
 deliver = together(copy(), op("commit"))
 deliver_parked = together(copy(), op("commit"), parked(None))
@@ -261,9 +261,9 @@ story(
 )
 story(
     "scheduled_and_cancelled",
-    "abandoned BY_HAND",
+    "cancelled",
     schedule(FAR_AWAY),
-    end(UNKNOWN, "abandon", rest=",,the%20customer%20called"),
+    end(UNKNOWN, "cancel", rest=",,the%20customer%20called"),
     let_go,
     **AT_LAST,
 )
@@ -733,7 +733,9 @@ story(
     several=(ORDERS, ORDERS),
     times=(LONG_AGO, -1),
 )
-story("the_rest_cancelled", "abandoned BY_HAND", first_of_last, abandon, cancel, several=THREE, times=LAST)
+story("the_rest_cancelled", "cancelled", first_of_last, give_up, cancel, several=THREE, times=LAST)
+story("the_rest_abandoned", "abandoned BY_HAND", first_of_last, abandon, give_up, cancel, several=THREE, times=LAST)
+story("cancelled_before_the_commit_and_abandoned", "abandoned BY_HAND", give_up, hold, abandon, give_up, let_go)
 story(
     "all_of_them_cancelled",
     "abandoned BY_HAND",

@@ -42,8 +42,10 @@ class Source(Enum):
     OPERATOR = "operator"
     #: A person who wants a discarded message to be checked again (RocketMQ's RESUME_CHECK_HALF_MESSAGE).
     RESUME = "resume"
-    #: A person, or the application, who gives up a held or scheduled message: it will not be delivered.
+    #: A person who gives up a held or scheduled message: it will not be delivered.
     ABANDON = "abandon"
+    #: The application, which does the same (`TransactionProducer.cancel`).
+    CANCEL = "cancel"
     #: A client that asks where a transaction is, and in which state. It has no effect on it.
     FIND = "find"
 
@@ -55,7 +57,9 @@ _are_ids = re.compile(rb"[0-9A-F]*\Z").match
 #: Most digits of a half offset that fits into 63 bits for certain.
 _MOST_DIGITS = 18
 #: Sources of commands that decide nothing: the decision of their entries is UNKNOWN.
-COMMANDS = (Source.RESUME, Source.ABANDON, Source.FIND)
+COMMANDS = (Source.RESUME, Source.ABANDON, Source.CANCEL, Source.FIND)
+#: Those that give a message up.
+GIVE_UP = (Source.ABANDON, Source.CANCEL)
 
 
 class DecisionEntry(NamedTuple):

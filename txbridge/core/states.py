@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from txbridge.core.decision_record import Decision, Source
+from txbridge.core.decision_record import GIVE_UP, Decision, Source
 
 
 class TransactionState(Enum):
@@ -26,8 +26,8 @@ class TransactionState(Enum):
     COMMITTED = "committed"
     #: Never visible. Final.
     ROLLED_BACK = "rolled_back"
-    #: Committed, and given up by a person because it could not be delivered or before its time came. A copy lies in
-    #: TRANS_CHECK_MAX_TIME_TOPIC. Final.
+    #: Committed, and given up by a person or the application, because it could not be delivered or before its time
+    #: came. A copy lies in TRANS_CHECK_MAX_TIME_TOPIC. Final.
     ABANDONED = "abandoned"
 
     @property
@@ -188,7 +188,7 @@ def event_of(decision: Decision, source: Source) -> Event:
     """The event of an END entry, if its message can be delivered now."""
     if source is Source.RESUME:
         return Event.RESUME
-    if source is Source.ABANDON:
+    if source in GIVE_UP:
         return Event.ABANDON
     if decision is Decision.COMMIT:
         return Event.COMMIT

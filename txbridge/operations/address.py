@@ -25,7 +25,7 @@ _PAST = {
     Outcome.COMMIT: "it was committed and delivered",
     Outcome.ROLLBACK: "it was rolled back",
     Outcome.DISCARD: "it was discarded, and can no longer be resumed",
-    Outcome.ABANDON: "it was committed, could not be delivered, and was abandoned by an operator",
+    Outcome.ABANDON: "it was committed, and abandoned by an operator or cancelled by the application",
 }
 
 

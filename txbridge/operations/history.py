@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import dropwhile
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core import names as header_names
 from txbridge.core.checkpoint import parse_op
-from txbridge.core.decision_record import Source, parse_end
+from txbridge.core.decision_record import COMMANDS, Source, parse_end
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import short_id
@@ -32,6 +33,7 @@ from txbridge.operations.reading import never, open_reader, read_view
 from txbridge.operations.since import admin_client, start_since
 from txbridge.text import counted
 
+_REFUSED = " (refused: wrong transaction id)"
 #: Longest search of HALF for an id (s). A second reads some hundred thousand records; coordinates need just one.
 SEARCH_TIMEOUT_S = 20.0
 
@@ -99,6 +101,8 @@ def read_history(connection: Connection, target: str) -> History:
             steps.append(Step(_now(), what, detail))
     else:
         state = outcomes[-1].what if outcomes else "finished, but OP does not go back that far"
+        if state == "abandoned" and _is_cancelled(steps):
+            state = "cancelled"
     return History(
         partition=partition,
         half_offset=half.offset,
@@ -111,6 +115,13 @@ def read_history(connection: Connection, target: str) -> History:
         steps=steps,
         missing=missing,
     )
+
+
+def _is_cancelled(steps: Iterable[Step]) -> bool:
+    """Whether the application has given it up: the first command after the commit that may have an effect."""
+    ends = [step.what for step in steps if _REFUSED not in step.detail]
+    after = dropwhile(lambda what: what != "END commit", ends)
+    return next((what for what in after if what in ("END abandon", "END cancel")), "") == "END cancel"
 
 
 def _prepared(half: HalfMessage) -> str:
@@ -230,12 +241,11 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
         return
     for entry in end.entries:
         if entry.half_offset == half.offset and end.source is not Source.FIND:
-            forged = "" if entry.transaction_id == half.transaction_id else " (refused: wrong transaction id)"
+            forged = "" if entry.transaction_id == half.transaction_id else _REFUSED
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
             who = " ".join(filter(None, (end.source.value, end.client_id)))
             detail = f"{who}, END offset {end.offset}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
-            is_command = end.source in (Source.RESUME, Source.ABANDON)
-            what = end.source.value if is_command else entry.decision.name.lower()
+            what = end.source.value if end.source in COMMANDS else entry.decision.name.lower()
             yield Step(record.timestamp()[1], f"END {what}", detail)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from txbridge.core.decision_record import Decision, Source
+from txbridge.core.decision_record import COMMANDS, Decision, Source
 from txbridge.core.names import short_id, topics_of
 from txbridge.core.states import TransactionState
 
@@ -35,7 +35,7 @@ class StoredCommand:
     client_id: str | None
 
     def __str__(self) -> str:
-        if self.source in (Source.RESUME, Source.ABANDON):
+        if self.source in COMMANDS:
             what = f"{self.source.value} of {self.client_id}" if self.client_id else self.source.value
         else:
             who = f" {self.client_id}" if self.client_id else ""

@@ -203,7 +203,7 @@ class Case(DeliveredCase):
 
     @property
     def is_seen_after_abandon(self) -> bool:
-        """Whether a message is visible though an operator gave it up before it was delivered.
+        """Whether a message is visible though it was given up before it was delivered.
 
         Who abandons always gives up the last ones; the record of the abandon says which others.
         """

@@ -13,7 +13,9 @@ from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import (
     BY_OPERATOR,
+    COMMANDS,
     COMMIT,
+    GIVE_UP,
     ROLLBACK,
     UNKNOWN,
     DiscardMention,
@@ -141,13 +143,13 @@ class DecidedCase:
         return self.winner is not None and self.winner.decision == decision
 
     def ruling_of(self, end: EndMention) -> str:
-        """What the protocol makes of an entry: `decided`, `unknown`, `resume`, `abandon`, or why it is refused."""
+        """What the protocol makes of an entry: `decided`, `unknown`, the command, or why it is refused."""
         own, winner = self.message, self.winner
         if own is None or end.id != own.id:
             return "WRONG_TRANSACTION_ID"
         if end.group != own.group:
             return "WRONG_GROUP"
-        if end.source in {"resume", "abandon"}:
+        if end.source in COMMANDS:
             return end.source
         if end.decision == UNKNOWN:
             return "unknown"
@@ -169,8 +171,8 @@ class DecidedCase:
 
     @lazy
     def abandoned_at(self) -> int | None:
-        """The END offset of the last request of its group to abandon it."""
-        return max((end.at for end in self.ours if end.source == "abandon"), default=None)
+        """The END offset of the last request of its group to give it up."""
+        return max((end.at for end in self.ours if end.source in GIVE_UP), default=None)
 
     @lazy
     def last_named_at(self) -> int | None:
@@ -178,10 +180,14 @@ class DecidedCase:
         return max((end.at for end in self.transaction.ends), default=None)
 
     @property
-    def is_given_up(self) -> bool:
-        """Whether an operator has abandoned it after it was committed."""
-        winner, asked = self.winner, self.abandoned_at
-        return winner is not None and winner.decision == COMMIT and asked is not None and asked >= winner.at
+    def given_up_by(self) -> str | None:
+        """The source of the first command after its commit that gave it up; None without one."""
+        winner = self.winner
+        if winner is None or winner.decision != COMMIT:
+            return None
+        asked = (end for end in self.ours if end.source in GIVE_UP and end.place > winner.place)
+        first = min(asked, key=_place, default=None)
+        return None if first is None else first.source
 
     # Outcomes
 

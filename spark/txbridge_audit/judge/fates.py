@@ -34,8 +34,8 @@ PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED
 def _lost_needs(one: Traits) -> int | str | None:
     if one.is_visible and not (one.fate == "unverifiable" and one.is_committed):
         return None
-    # END tells whether an operator had abandoned it, and whether there was a commit.
-    if one.fate == "abandoned":
+    # END tells whether somebody had given it up, and whether there was a commit.
+    if one.fate in {"abandoned", "cancelled"}:
         return WINNER
     if one.fate == "LOST":
         return 0
@@ -95,7 +95,8 @@ DISCARDED = VerdictKind(
     "undecided after the last check, can be resumed",
     "find out what the sender's database says, and resume it with `txbridge resolve`",
 )
-ABANDONED = VerdictKind("abandoned", Sort.FATE, "committed, not deliverable, given up by an operator")
+ABANDONED = VerdictKind("abandoned", Sort.FATE, "committed, given up by an operator")
+CANCELLED = VerdictKind("cancelled", Sort.FATE, "committed, cancelled by the application")
 UNVERIFIABLE = VerdictKind(
     "unverifiable",
     Sort.FATE,
@@ -139,7 +140,7 @@ WRONG_WINNER = VerdictKind(
 
 #: All fates, in the order in which they are counted and shown.
 KINDS = (
-    *(DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, UNVERIFIABLE),
+    *(DELIVERED, ROLLED_BACK, PENDING, DISCARDED, ABANDONED, CANCELLED, UNVERIFIABLE),
     *(LOST, PARTIAL, DUPLICATED, LEAKED, WRONG_WINNER),
 )
 
@@ -242,8 +243,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         LOST,
-        "recorded as abandoned, though no operator has abandoned a committed message",
-        lambda case: case.is_named("abandon") and case.is_winner_known and not case.is_given_up,
+        "recorded as abandoned, though nobody has given a committed message up",
+        lambda case: case.is_named("abandon") and case.is_winner_known and case.given_up_by is None,
         "OP is cut before END: the decision and the command behind an outcome in OP were read.",
     ),
     Rule(
@@ -281,8 +282,13 @@ RULES: tuple[Rule, ...] = (
         "the same time as a visible one, or an earlier time, are missing, too: their Kafka transactions ended before.",
     ),
     Rule(
+        CANCELLED,
+        "committed, and cancelled by the application",
+        lambda case: case.is_named("abandon") and not case.is_named("commit") and case.given_up_by == "cancel",
+    ),
+    Rule(
         ABANDONED,
-        "committed, not deliverable, and given up by an operator",
+        "committed, and given up by an operator",
         lambda case: case.is_named("abandon") and not case.is_named("commit"),
     ),
     Rule(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from txbridge.core import names as headers
-from txbridge_audit.protocol.mentions import EndMention, HalfMention, MessagePart, UnreadableMention
+from txbridge_audit.protocol.mentions import COMMANDS, EndMention, HalfMention, MessagePart, UnreadableMention
 from txbridge_audit.protocol.message_frames import content_of, parts_of
 from txbridge_audit.protocol.record import DIGITS, MOST_PARTITIONS, HeaderTexts, KafkaRecord, number_of
 
@@ -18,8 +18,7 @@ MAX_ENTRIES = 1_000
 _ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},(?:0|8|12)(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
 _COMMAND_ENTRY = re.compile(r"[0-9]+,[0-9A-F]{32},0(?:,[0-9]*(?:,.*)?)?", re.DOTALL)
 _EXACT_ENTRY = re.compile(r"[^,]*,[^,]*,[^,]*(?:,[^,]*(?:,[^,]{0,2048})?)?")
-_SOURCES = frozenset({"client", "check", "operator", "resume", "abandon", "find"})
-_COMMANDS = frozenset({"resume", "abandon", "find"})
+_SOURCES = COMMANDS | {"client", "check", "operator"}
 _OF_AN_END = (headers.VERSION, headers.PGROUP, headers.SOURCE, headers.CLIENT_ID)
 #: Header names that are not the user's.
 _RESERVED = headers.HALF_HEADERS | {headers.CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}
@@ -124,7 +123,7 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
     lines = [] if record.value is None else record.value.decode("utf-8", "replace").split("\n")
     fault = _fault_of_end(text.get(headers.VERSION), source, group, lines)
     if fault is None and exactly:
-        fault = _exact_fault(record, lines, text.get(headers.REPLY) if source in _COMMANDS else None)
+        fault = _exact_fault(record, lines, text.get(headers.REPLY) if source in COMMANDS else None)
     if fault is not None or group is None or source is None:
         return UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")
     if source == "find":
@@ -163,7 +162,7 @@ def _fault_of_end(version: str | None, source: str | None, group: str | None, li
         return "SOURCE is unknown"
     if not 1 <= len(lines) <= MAX_ENTRIES:
         return "not 1 to 1,000 entries"
-    shape = _COMMAND_ENTRY if source in _COMMANDS else _ENTRY
+    shape = _COMMAND_ENTRY if source in COMMANDS else _ENTRY
     if not all(shape.fullmatch(line) for line in lines):
         return "an entry cannot be read"
     return None

@@ -18,6 +18,10 @@ from urllib.parse import unquote
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 #: The sources of an END that a person sends.
 BY_OPERATOR = frozenset({"operator", "resume", "abandon"})
+#: Those that give a committed message up: a person, or the application.
+GIVE_UP = frozenset({"abandon", "cancel"})
+#: Those that decide nothing. `find` is a question, and changes nothing either.
+COMMANDS = GIVE_UP | {"resume", "find"}
 
 
 @dataclass(slots=True)

@@ -55,6 +55,7 @@ def report_of(
         delivered_more_than_once=sums.delivered_more_than_once,
         rolled_back_but_visible=sums.rolled_back_but_visible,
         answered_by_check=sums.answered_by_check,
+        delivered_before_given_up=sums.delivered_before_given_up,
         unjudged=sums.unjudged_by_kind(),
         cuts=_cuts(cuts, facts.before, hidden),
         **about,

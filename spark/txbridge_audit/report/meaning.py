@@ -33,6 +33,11 @@ def advice(report: AuditReport) -> list[str]:
             f"{report.unverifiable:,} unverifiable: retention or compaction has removed what would tell. Audit more "
             "often than records expire (--continue), or keep END, OP and the real topics longer."
         )
+    if report.delivered_before_given_up:
+        told.append(
+            f"{report.delivered_before_given_up:,} messages of cancelled or abandoned transactions were delivered "
+            "before, at their own times."
+        )
     if report.pending_states.get(fates.HELD):
         told.append(
             f"{report.pending_states[fates.HELD]:,} held: decided, and the real topic cannot be written. "

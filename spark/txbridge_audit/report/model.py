@@ -45,6 +45,8 @@ class AuditReport:
     #: Milliseconds since 1970-01-01 UTC.
     started_at: int
     seconds: float
+    #: Messages of abandoned and cancelled transactions that were delivered before, at their own times.
+    delivered_before_given_up: int = 0
     #: By violation and reason (judge/lacking.py): number of transactions that could not be judged, because evidence is
     #: gone. For PHANTOM and ALTERED it counts visible records, for EXPIRED the offsets that HALF has lost.
     unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class AuditReport:
             "pending_states": dict(self.pending_states),
             "discarded": self.discarded,
             "abandoned": self.abandoned,
+            "cancelled": self.fates["cancelled"],
+            "delivered_before_given_up": self.delivered_before_given_up,
             "unverifiable": self.unverifiable,
             "violations": _tally(self.violations),
             "findings": _tally(self.findings),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from txbridge.core.names import Names
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import Facts
+from txbridge_audit.judge.fates import ABANDONED, CANCELLED
 from txbridge_audit.judge.findings import COPY, MALFORMED, UNREADABLE_OP
 from txbridge_audit.judge.lacking import BY_DESIGN, HALF_GONE
 from txbridge_audit.judge.strays import OtherNamespaces, label
@@ -70,6 +71,8 @@ class Contribution(NamedTuple):
     kinds: tuple[str, ...] = ()
     #: See Verdict.reach.
     reach: tuple[tuple[str, str], ...] = ()
+    #: Of one that was given up: its messages that were delivered before.
+    delivered_before: int = 0
 
     @classmethod
     def of(cls, verdict: Verdict) -> Contribution:
@@ -77,6 +80,7 @@ class Contribution(NamedTuple):
         case = verdict.case
         if verdict.fate is None:
             return cls(None, kinds=verdict.kinds)
+        is_given_up = verdict.fate in {ABANDONED.name, CANCELLED.name}
         rolled_back = case.is_decided(ROLLBACK) or (case.is_named("rollback") and not case.is_named("commit"))
         return cls(
             verdict.fate,
@@ -86,13 +90,16 @@ class Contribution(NamedTuple):
             case.winner is not None and case.winner.source == "check",
             verdict.kinds,
             tuple(verdict.reach.items()),
+            sum(time <= case.delivered_to for time in case.times) if is_given_up else 0,
         )
 
     @classmethod
     def from_json(cls, text: str) -> Contribution:
         """The contribution of `to_json`."""
-        fate, state, doubled, visible, by_check, kinds, reach = json.loads(text)
-        return cls(fate, state, doubled, visible, by_check, tuple(kinds), tuple((kind, why) for kind, why in reach))
+        # That of an earlier release has no last field.
+        fate, state, doubled, visible, by_check, kinds, reach, *more = json.loads(text)
+        why = tuple((kind, reason) for kind, reason in reach)
+        return cls(fate, state, doubled, visible, by_check, tuple(kinds), why, *more)
 
     def to_json(self) -> str:
         """The same text for equal contributions."""
@@ -110,6 +117,7 @@ class Sums:
     delivered_more_than_once: int = 0
     rolled_back_but_visible: int = 0
     answered_by_check: int = 0
+    delivered_before_given_up: int = 0
     #: Transactions that each kind of violation was judged for; and could not be, by reason.
     judged: Counter[str] = field(default_factory=Counter)
     unjudged: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -137,6 +145,7 @@ class Sums:
         self.delivered_more_than_once += number * told.is_doubled
         self.rolled_back_but_visible += number * told.is_rolled_back_but_visible
         self.answered_by_check += number * told.is_answered_by_check
+        self.delivered_before_given_up += number * told.delivered_before
         for kind, reason in told.reach:
             self._count(kind, reason, number)
 

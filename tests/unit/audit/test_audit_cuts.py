@@ -407,6 +407,8 @@ def test_json_form() -> None:
             "pending",
             "pending_states",
             "abandoned",
+            "cancelled",
+            "delivered_before_given_up",
             "discarded",
         ),
         *("unverifiable", "violations", "findings", "findings_to_act_on", "unjudged"),

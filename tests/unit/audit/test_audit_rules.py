@@ -246,7 +246,7 @@ def test_a_cancellation_with_its_question_and_its_replies_is_judged_as_an_abando
     log.transaction(log.parked(half, "scheduled", next=FAR_AWAY))
     asked = half.entry(0).replace(f"{half.offset},", f"{last.offset},", 1).encode()
     log.decision_record(asked, SOURCE="find", TXB_REPLY="asked")
-    log.decision_record(half.entry(0, rest=",,paid").encode(), SOURCE="abandon", TXB_REPLY="cancelled")
+    log.decision_record(half.entry(0, rest=",,paid").encode(), SOURCE="cancel", TXB_REPLY="cancelled")
     reply = headers(TXB_V="1", TXB_REPLY="cancelled", TXB_STATE="abandoned", TXB_HALF=f"0:{half.offset}")
     log.transaction(
         log.op("abandon", half),
@@ -254,7 +254,7 @@ def test_a_cancellation_with_its_question_and_its_replies_is_judged_as_an_abando
         Record(log.names.check(half.group), 0, b"cancelled", None, reply),
     )
     judged = Judged(log, log.facts())
-    assert (judged.fate(half), judged.of(half).violations) == ("abandoned", ())
+    assert (judged.fate(half), judged.of(half).violations, judged.of(half).findings) == ("cancelled", (), ())
     assert (judged.fate(last), judged.of(last).violations) == ("pending", ())
     assert judged.broken() == {}
 

@@ -29,7 +29,7 @@ from tests.support.audit_judged import BORN, Judged, MemoryLog
 from tests.support.audit_terms import COMMIT, ORDERS
 from tests.unit.audit.test_audit_laws import HALVES, HOUR, STEPS, facts_of, finished, histories, played
 
-SUMS = ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_more_than_once")
+SUMS = ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_before_given_up")
 
 
 class Steps:

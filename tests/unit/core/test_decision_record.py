@@ -21,6 +21,7 @@ def test_rocketmq_numbers():
         "OPERATOR": "operator",
         "RESUME": "resume",
         "ABANDON": "abandon",
+        "CANCEL": "cancel",
         "FIND": "find",
     }
 
@@ -137,7 +138,7 @@ def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
         (
             b"",
             [*HEADERS[:2], ("SOURCE", b"Client")],
-            "header SOURCE is not one of client, check, operator, resume, abandon, find",
+            "header SOURCE is not one of client, check, operator, resume, abandon, cancel, find",
         ),
         (b"", [*HEADERS[:2], ("SOURCE", None)], "header SOURCE is null"),
         (b"", [*HEADERS, ("CLIENT_ID", b"\xff")], "entry 1 has 1 fields, not 3 to 5: ''"),

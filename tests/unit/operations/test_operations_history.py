@@ -93,13 +93,18 @@ def test_one_that_is_delivered_in_part_says_how_much_and_when_the_next_comes(rea
     ]
 
 
-def test_one_that_was_cancelled_says_who_did_it_and_why(read):
-    who = {"PGROUP": b"orders", "SOURCE": b"abandon", "CLIENT_ID": b"alice"}
-    cancelled = record(9, f"5,{ID},0,,has paid".encode(), 1_700_000_001_500, **who)
+@pytest.mark.parametrize(("source", "state"), [("abandon", "abandoned"), ("cancel", "cancelled")])
+def test_one_that_was_cancelled_says_who_did_it_and_why(read, source, state):
+    def given_up(offset, by, at, name=ID):
+        who = {"PGROUP": b"orders", "SOURCE": by.encode(), "CLIENT_ID": b"alice"}
+        return record(offset, f"5,{name},0,,has paid".encode(), at, **who)
+
+    forged = given_up(8, "cancel", 1_700_000_001_400, "F" * 32)
+    later = given_up(10, {"abandon": "cancel", "cancel": "abandon"}[source], 1_700_000_001_700)
     op = record(4, b"5", 1_700_000_001_600, TAGS=b"d", OUTCOME=b"abandon")
-    found = read(None, [END, cancelled], [op])
-    assert found.state == "abandoned"
-    assert [(step.what, step.detail) for step in found.steps[2:]] == [
-        ("END abandon", "abandon alice, END offset 9: has paid"),
+    found = read(None, [END, forged, given_up(9, source, 1_700_000_001_500), later], [op])
+    assert found.state == state
+    assert [(step.what, step.detail) for step in found.steps[3:5]] == [
+        (f"END {source}", f"{source} alice, END offset 9: has paid"),
         ("abandoned", "OP offset 4"),
     ]

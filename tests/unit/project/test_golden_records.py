@@ -151,6 +151,14 @@ def test_an_end() -> None:
     assert encode_end(entries, "orders", Source.CHECK, "host-1") == (golden.value, golden.headers)
 
 
+def test_a_cancel() -> None:
+    golden = Golden("cancel")
+    entry = DecisionEntry(7, FIRST, Decision.UNKNOWN, None, "paid")
+    end = parse_end(40, golden.value, golden.headers)
+    assert (end.source, end.client_id, end.reply, list(end.entries)) == (Source.CANCEL, "host-1", "reply-1", [entry])
+    assert encode_end([entry], "orders", Source.CANCEL, "host-1", "reply-1") == (golden.value, golden.headers)
+
+
 def test_an_op() -> None:
     golden = Golden("op")
     assert parse_op(golden.value, golden.headers) == (Outcome.COMMIT, [7, 9, 15])

@@ -92,7 +92,7 @@ def test_an_end_is_written_and_read_like_that(
 @pytest.mark.parametrize(
     ("name", "source", "reply", "entry"),
     [
-        ("cancel", Source.ABANDON, "reply-1", DecisionEntry(7, FIRST, Decision.UNKNOWN, None, "paid")),
+        ("cancel", Source.CANCEL, "reply-1", DecisionEntry(7, FIRST, Decision.UNKNOWN, None, "paid")),
         ("find", Source.FIND, "reply-2", DecisionEntry(11, FIRST, Decision.UNKNOWN)),
     ],
 )

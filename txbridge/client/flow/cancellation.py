@@ -29,7 +29,7 @@ class Cancellation:
     1. What this client has decided before is stored in END.
     2. If the half coordinates are not known, every half partition is asked where the transaction is: an END record with
        the source `find`. The first that knows it counts.
-    3. One that is scheduled or held is given up: an END record with the source `abandon`. The order of END decides
+    3. One that is scheduled or held is given up: an END record with the source `cancel`. The order of END decides
        whether that comes before the delivery.
     4. The worker replies to each of these records in the Kafka transaction that applies it.
     """
@@ -67,7 +67,7 @@ class Cancellation:
             else:
                 partition, offset = half
             entry = DecisionEntry(offset, transaction_id, Decision.UNKNOWN, None, reason)
-            for _, reply in self._ask({partition: entry}, Source.ABANDON, replies, deadline):
+            for _, reply in self._ask({partition: entry}, Source.CANCEL, replies, deadline):
                 return CancelResult.of_reply(reply)
         raise _late(
             f"the command stands in END, and is applied when a worker serves half partition {partition}. Whether it "

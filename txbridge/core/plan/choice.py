@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from txbridge.core.decision_record import Decision, DecisionRecord, Source
+from txbridge.core.decision_record import GIVE_UP, Decision, DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
@@ -111,7 +111,7 @@ class EndChoice:
                         size += entry.size
                         has_any = True
                     topics.update(entry.topics)
-            elif record.source is Source.ABANDON:
+            elif record.source in GIVE_UP:
                 # A copy of the message goes to the discard topic.
                 entry = find(first_of(command.half_offset))
                 if entry is not None and entry.state.is_committed:

@@ -217,7 +217,7 @@ class Draft:
             self.rolled_back.append(entry)
         elif state is TransactionState.ABANDONED:
             self._final[entry.offset] = state
-            self.abandoned.append(Abandoned(entry, record.client_id, command.remark))
+            self.abandoned.append(Abandoned(entry, record.client_id, command.remark, record.source))
         elif state is TransactionState.HELD:
             self.hold_entry(entry, why, record.offset)
         elif state is TransactionState.SCHEDULED:

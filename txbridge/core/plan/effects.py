@@ -35,11 +35,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """A held or scheduled message that a person has given up, with the name and the reason that END states."""
+    """A held or scheduled message that is given up, with the sender and the reason that END states."""
 
     entry: HalfEntry
     operator: str | None
     reason: str | None
+    source: Source = Source.ABANDON
 
 
 @dataclass(slots=True)

@@ -137,7 +137,7 @@ class MemoryClient:
         reply = self._ask_worker(DecisionEntry(0, transaction_id, Decision.UNKNOWN), Source.FIND)
         if reply.state in CANCELLABLE and reply.half_offset is not None:
             entry = DecisionEntry(reply.half_offset, transaction_id, Decision.UNKNOWN, None, reason)
-            reply = self._ask_worker(entry, Source.ABANDON)
+            reply = self._ask_worker(entry, Source.CANCEL)
         return CancelResult.of_reply(reply)
 
     def _ask_worker(self, entry: DecisionEntry, source: Source) -> Reply:

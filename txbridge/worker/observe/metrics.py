@@ -21,7 +21,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from txbridge.core.decision_record import Source
+from txbridge.core.decision_record import GIVE_UP, Source
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.plan.draft import Draft
@@ -114,7 +114,9 @@ class WorkerMetrics:
         self._refused = counter("end_refused_total", "END entries without effect", "reason", "source")
         self._checks = counter("checks_sent_total", "Check requests to producer groups", "group")
         self._discards = counter("discards_total", "Undecided messages that were given up", "reason")
-        self._abandoned = counter("messages_abandoned_total", "Committed messages that an operator has given up")
+        self._abandoned = counter(
+            "messages_abandoned_total", "Committed messages that an operator or an application has given up"
+        )
         self._malformed = counter("malformed_records_total", "Records of HALF and END set aside that are not ours")
         self._copies = counter("copies_total", "Half messages set aside that were stored twice")
         self._errors = counter("errors_total", "What went wrong, by the name of its log event", "cause")
@@ -164,7 +166,8 @@ class WorkerMetrics:
             for outcome in ("commit", "rollback", "unknown"):
                 self._decisions.labels(outcome, source.value)
         self._decisions.labels("resume", Source.RESUME.value)
-        self._decisions.labels("abandon", Source.ABANDON.value)
+        for source in GIVE_UP:
+            self._decisions.labels("abandon", source.value)
         for reason in RefusalReason:
             for source in Source:
                 self._refused.labels(reason.value, source.value)

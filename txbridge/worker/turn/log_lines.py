@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import short_id
 from txbridge.log import get_logger
@@ -27,15 +28,14 @@ def log_effects(contents: Contents, partition: int) -> None:
         _log.warning("discarded", **log_fields(partition, entry), count=count, reason=entry.reason)
     for entry, count in _first_of_each(draft.resumed, lambda entry: entry.group):
         _log.info("resumed", **log_fields(partition, entry), count=count)
-    for abandoned in draft.abandoned:
+    cancelled = (one for one in draft.abandoned if one.source is Source.CANCEL)
+    for one, count in _first_of_each(cancelled, lambda one: one.entry.group):
+        _log.info("cancelled", **log_fields(partition, one.entry), count=count, reason=one.reason)
+    for one in draft.abandoned:
         # One line for each: the operator and the reason are its own.
-        _log.warning(
-            "abandoned",
-            **log_fields(partition, abandoned.entry),
-            operator=abandoned.operator,
-            reason=abandoned.reason,
-            error=abandoned.entry.error,
-        )
+        if one.source is Source.ABANDON:
+            told = {"operator": one.operator, "reason": one.reason, "error": one.entry.error}
+            _log.warning("abandoned", **log_fields(partition, one.entry), **told)
     for refusal, count in _first_of_each(draft.refused, lambda refusal: refusal.reason):
         _log.warning(
             "end_refused",

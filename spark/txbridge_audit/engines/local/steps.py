@@ -41,7 +41,9 @@ from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
 
 #: Fates that a proof of a loss decides.
-_DOUBTFUL = frozenset({fates.UNVERIFIABLE.name, fates.LOST.name, fates.PARTIAL.name, fates.ABANDONED.name})
+_DOUBTFUL = frozenset(
+    one.name for one in (fates.UNVERIFIABLE, fates.LOST, fates.PARTIAL, fates.ABANDONED, fates.CANCELLED)
+)
 
 
 class _StoredProofs:
