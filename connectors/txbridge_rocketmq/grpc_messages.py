@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
 import re
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from txbridge.core.decision_record import Decision
@@ -18,10 +22,40 @@ from txbridge_rocketmq.codes import (
     UnauthenticatedError,
 )
 from txbridge_rocketmq.compression import COMPRESSED
-from txbridge_rocketmq.delays import DELAYS, DELIVER_MS
 from txbridge_rocketmq.groups import ClientCheck
-from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.mapping import DELAYS, DELIVER_MS
 from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, ClientDecision, SendRequest
+
+_PACKAGES = ("rocketmq", "rocketmq.grpc_protocol")
+
+
+def _load(*names: str) -> list[Any]:
+    """Import the classes of the protocol, as RocketMQ's official Python client ships them, alone.
+
+    Their package is the whole client. Its import opens a log file in the home directory, which a container may not be
+    able to write, and loads exporters of OpenTelemetry. So its `__init__` does not run here. An application that
+    imports the client afterwards gets all of it.
+    """
+    spec = importlib.util.find_spec(_PACKAGES[0])
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'rocketmq'", name="rocketmq")
+    folders = list(spec.submodule_search_locations)
+    stand_ins = []
+    for name in _PACKAGES:
+        if name not in sys.modules:
+            package = ModuleType(name)
+            package.__path__ = [f"{folder}/{name.replace('.', '/').partition('/')[2]}" for folder in folders]
+            sys.modules[name] = package
+            stand_ins.append(name)
+    try:
+        return [importlib.import_module(f"{_PACKAGES[-1]}.{name}") for name in names]
+    finally:
+        for name in stand_ins:
+            del sys.modules[name]
+
+
+definition, service = _load("definition_pb2", "service_pb2")
+SERVICE = service.DESCRIPTOR.services_by_name["MessagingService"]
 
 Code = definition.Code
 _TAGS, _TRACE = "TAGS", "__TRACE_CONTEXT"

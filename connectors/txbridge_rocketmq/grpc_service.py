@@ -21,17 +21,19 @@ from txbridge_rocketmq.codes import (
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.grpc_call import GrpcCall
 from txbridge_rocketmq.grpc_messages import (
+    SERVICE,
     Code,
     RpcError,
+    definition,
     end_of,
     queues_of,
     send_of,
+    service,
     settings_of,
     status_of,
     token,
     topic_of,
 )
-from txbridge_rocketmq.grpc_protocol import SERVICE, definition, service
 from txbridge_rocketmq.grpc_streams import ConnectedClient, TelemetryStream, TelemetryStreams
 from txbridge_rocketmq.http2_frames import CallError, Status
 from txbridge_rocketmq.requests import SendRequest

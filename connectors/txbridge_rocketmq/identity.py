@@ -6,10 +6,10 @@ import hashlib
 import hmac
 import re
 import secrets
-import struct
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 
+from txbridge.core.murmur2 import hash_key
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.message import Address
 
@@ -25,7 +25,6 @@ LARGEST_PARTITION = 2**15 - 1
 SIGNED_DIGITS = 20
 #: A bit that every fingerprint has, and no offset.
 _IS_FINGERPRINT = 2 ** (_OFFSET_BITS - 1)
-_32_BITS = 2**32 - 1
 #: Properties of distributed tracing: clients may change them for each attempt.
 _is_tracing = re.compile(
     r"traceparent|tracestate|b3|x-b3-.*|uber-trace-id|ot-tracer-.*|sw8.*|x-datadog-.*|__trace_context", re.IGNORECASE
@@ -102,20 +101,8 @@ def half_partition(transaction: str, key: bytes | None, partitions: int) -> int:
     With a key it is the one that every client of txbridge uses. librdkafka could choose it, but the outlet has to know
     it in advance.
     """
-    number = int(transaction[:16], 16) if key is None else _murmur2(key) & 0x7FFF_FFFF
+    number = int(transaction[:16], 16) if key is None else hash_key(key)
     return number % partitions
-
-
-def _murmur2(key: bytes) -> int:
-    """Kafka's hash of a key: 32 bits without a sign."""
-    factor, mixed = 0x5BD1_E995, 0x9747_B28C ^ len(key)
-    for part in struct.unpack_from(f"<{len(key) // 4}I", key):
-        word = part * factor & _32_BITS
-        mixed = (mixed * factor ^ (word ^ word >> 24) * factor) & _32_BITS
-    if rest := len(key) % 4:
-        mixed = (mixed ^ int.from_bytes(key[-rest:], "little")) * factor & _32_BITS
-    mixed = (mixed ^ mixed >> 13) * factor & _32_BITS
-    return mixed ^ mixed >> 15
 
 
 def packed(partition: int, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Mapping of RocketMQ messages to Kafka records and back. docs/rocketmq.md describes it."""
+"""Mapping of RocketMQ messages, and of their times of delivery, to Kafka records and back (docs/rocketmq.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from txbridge.client.message import Message, MessageExt, MessageLimits, check_li
 from txbridge.core.names import CHECK_IMMUNITY_TIME, CHECK_TIMES, Names, is_group, is_reserved_header, is_topic
 from txbridge.errors import UsageError
 from txbridge_rocketmq.codes import NAMESPACE_REFUSAL, REFUSED_PROPERTIES, RequestError, ResponseCode
-from txbridge_rocketmq.delays import DELAYS, DELIVER_MS, time_of_delivery
 from txbridge_rocketmq.identity import packed
 from txbridge_rocketmq.message import Address, StoredMessage, parse_address
 from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY
@@ -18,6 +17,13 @@ KEYS, SHARDING_KEY, WAIT = "KEYS", "__SHARDINGKEY", "WAIT"
 #: Prefix of headers for properties whose names txbridge reserves, or that begin with the prefix themselves.
 PREFIX = "ROCKETMQ_"
 FLAG, BORN_HOST = "ROCKETMQ_FLAG", "ROCKETMQ_BORN_HOST"
+
+LEVEL, DELIVER_MS, DELAY_SEC, DELAY_MS = "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"
+#: Properties that ask for a delay, in the order in which RocketMQ reads them. The first that is there counts.
+DELAYS = (LEVEL, DELAY_SEC, DELAY_MS, DELIVER_MS)
+#: Default delays of RocketMQ's brokers, from level 1 on (s). A higher level means the last one.
+_LEVELS: tuple[int, ...] = (1, 5, 10, 30, *range(60, 660, 60), 1_200, 1_800, 3_600, 7_200)
+_DELAY = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 #: Properties that become no header. WAIT is for the broker alone. The half message has headers of its own for others.
 _NOT_CARRIED = frozenset({WAIT, TRAN_MSG, PGROUP, CHECK_IMMUNITY_TIME, *DELAYS})
@@ -176,3 +182,36 @@ def _flag(value: bytes | None) -> int:
     # int() alone would also take spaces, underscores and a plus.
     number = int(value) if value is not None and _NUMBER.match(value) else 0
     return number if -(2**31) <= number < 2**31 else 0
+
+
+def time_of_delivery(properties: Mapping[str, str], now: int) -> int | None:
+    """Time of delivery (ms since 1970); None means at once. Raises RequestError.
+
+    `now` is the door's clock. Delays count from it, as they count from the broker's clock in RocketMQ.
+    """
+    for name in DELAYS:
+        text = properties.get(name)
+        if text is None:
+            continue
+        if _DELAY.fullmatch(text) is None:
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, f"{name} is not a delay: {text[:40]!r}")
+        number = int(text)
+        if name == LEVEL:
+            if not number:
+                # RocketMQ's client writes level 0 for no delay.
+                continue
+            return now + 1_000 * _LEVELS[min(number, len(_LEVELS)) - 1]
+        if name == DELIVER_MS:
+            return number
+        return now + number * (1_000 if name == DELAY_SEC else 1)
+    return None
+
+
+def refuse_in_batch(properties: Mapping[str, str]) -> None:
+    """Raise RequestError for a message of a batch that asks for a delay, as RocketMQ's own clients refuse it."""
+    found = next((name for name in DELAYS if properties.get(name, "0") != "0"), None)
+    if found is not None:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a message in a batch cannot be delayed: send the one with {found} on its own",
+        )

@@ -12,7 +12,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge_rocketmq.turns import TurnQueue
+from txbridge_rocketmq.memory import TurnQueue
 
 T = TypeVar("T")
 

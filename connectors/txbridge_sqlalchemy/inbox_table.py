@@ -17,7 +17,7 @@ from txbridge.client.message import now_ms
 from txbridge.core.names import HALF_COORDINATES, UNIQ_KEY, is_transaction_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import Row
-from txbridge_sqlalchemy.upkeep import SqlPurgedTable, ddl_of
+from txbridge_sqlalchemy.table import SqlPurgedTable, ddl_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

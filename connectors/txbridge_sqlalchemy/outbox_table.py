@@ -13,7 +13,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.schema import SchemaConst
 
-from txbridge_sqlalchemy.upkeep import ddl_of
+from txbridge_sqlalchemy.table import ddl_of
 
 #: Separate from `metadata`: an application that only writes to an outbox needs no table of transactions.
 outbox_metadata = MetaData()

@@ -1,21 +1,42 @@
-"""The table of the outcomes of transactions, and its upkeep."""
+"""The table of the outcomes of transactions, and the upkeep of txbridge's tables: a purge keeps its locks short."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, Column, Engine, Index, MetaData, String, Table, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Engine,
+    Index,
+    MetaData,
+    String,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 from sqlalchemy.util import greenlet_spawn
 
 from txbridge.client.barrier import NEVER_PURGED, PURGED_ROW, creation_time
-from txbridge.client.barrier_purge import PURGE_AFTER, PURGE_BATCH, PurgedBarrierTable, mark_of, require_least_age
+from txbridge.client.barrier_purge import (
+    PURGE_AFTER,
+    PURGE_BATCH,
+    PurgedBarrierTable,
+    PurgedTable,
+    mark_of,
+    require_least_age,
+)
 from txbridge_sqlalchemy.row import Row, ask
-from txbridge_sqlalchemy.upkeep import SqlPurgedTable, ddl_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -35,6 +56,42 @@ transactions = Table(
 )
 # For purge, which would read the whole table at every batch without it.
 Index("txbridge_transactions_created_at", transactions.c.created_at)
+
+
+def ddl_of(table: Table, dialect: Dialect) -> str:
+    """The statements that create the table and its indexes."""
+    indexes = sorted(table.indexes, key=lambda index: str(index.name))
+    statements: tuple[ExecutableDDLElement, ...] = (CreateTable(table), *map(CreateIndex, indexes))
+    return "".join(f"{str(statement.compile(dialect=dialect)).strip()};\n" for statement in statements)
+
+
+class SqlPurgedTable(PurgedTable):
+    """A table with a column `created_at` in the database of an engine."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self.engine = engine
+        self.table = table
+
+    def find_time(self, start: int, before: int, skipped: int) -> int | None:
+        created_at = self.table.c.created_at
+        times = select(created_at).where(*self._range(start, before, None)).order_by(created_at)
+        with self.engine.connect() as connection:
+            found: int | None = ask(connection, times.offset(skipped).limit(1)).scalar()
+        return found
+
+    def delete_rows(self, start: int, before: int, state: str | None) -> int:
+        with self.engine.begin() as connection:
+            return connection.execute(delete(self.table).where(*self._range(start, before, state))).rowcount
+
+    def count_rows(self, start: int, before: int, state: str | None) -> int:
+        counted = select(func.count()).select_from(self.table).where(*self._range(start, before, state))
+        with self.engine.connect() as connection:
+            return int(ask(connection, counted).scalar_one())
+
+    def _range(self, start: int, before: int, state: str | None) -> list[ColumnElement[Any]]:
+        columns = self.table.c
+        within: list[ColumnElement[Any]] = [columns.created_at >= start, columns.created_at < before]
+        return within if state is None else [*within, columns.state == state]
 
 
 def row_of(transaction_id: str, state: str, born: int | None) -> Row:

@@ -22,7 +22,7 @@ from txbridge_audit import run_audit
 from txbridge_audit.cluster.cuts import Range, ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings, kafka_settings
-from txbridge_audit.engines.spark.kafka_source import READ_COMMITTED, read
+from txbridge_audit.engines.spark.intake import READ_COMMITTED, read
 from txbridge_audit.engines.spark.spark_session import spark_session
 from txbridge_audit.judge.facts import TopicPartition
 

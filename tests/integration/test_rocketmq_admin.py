@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from txbridge_rocketmq.access import signature
-from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.grpc_messages import definition, service
 
 from tests.peer import golang
 from tests.peer.mqadmin import mqadmin

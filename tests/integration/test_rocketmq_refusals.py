@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 from confluent_kafka.admin import NewTopic
-from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.grpc_messages import definition, service
 
 from tests.support.grpc_door import path_of, sending
 from tests.support.harness import Bridge, eventually

@@ -23,7 +23,7 @@ from tests.support.harness import eventually
 from tests.support.sql_application import in_new_schema
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.testing.inspection import read_committed
+from txbridge.testing.sandbox import read_committed
 
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.peer.cache import cached, named_by
 from txbridge.embedded.artifacts import Artifact, parse_lock
-from txbridge.embedded.fetch import fetch_jars
+from txbridge.embedded.jars import fetch_jars
 from txbridge.errors import EnvironmentProblemError
 
 ROCKETMQ_VERSION = "5.5.0"

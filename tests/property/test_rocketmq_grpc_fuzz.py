@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from txbridge_rocketmq import grpc_requests
 from txbridge_rocketmq.access import read_keys
-from txbridge_rocketmq.grpc_protocol import SERVICE, definition, service
+from txbridge_rocketmq.grpc_messages import SERVICE, definition, service
 from txbridge_rocketmq.grpc_streams import _MAX_EARLY, TelemetryStreams
 
 from tests.support.grpc_door import MOST, TOPIC, GrpcDoor, path_of, sending, settings

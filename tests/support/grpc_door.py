@@ -14,7 +14,7 @@ from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_metrics import DoorMetrics
-from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.grpc_messages import definition, service
 from txbridge_rocketmq.grpc_server import GrpcServer
 from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import LookUps, Topics

@@ -16,13 +16,12 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.ledger.place import continued_folder
-from txbridge_audit.report.acceptances import accept, read_acceptances
+from txbridge_audit.report.acceptances import accept, csv_of, read_acceptances
 from txbridge_audit.report.alarms import AuditStep
-from txbridge_audit.report.csv_file import csv_of
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.terminal import print_report
 
-from txbridge.cli.audit_options import AuditOptions
+from txbridge.cli.audit import AuditOptions
 from txbridge.cli.options import Format
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings

@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import Engine, inspect
 from txbridge_sqlalchemy.inbox_table import inbox
 from txbridge_sqlalchemy.row import CREATE_IT
-from txbridge_sqlalchemy.table import OutcomeTable
-from txbridge_sqlalchemy.upkeep import SqlPurgedTable
+from txbridge_sqlalchemy.table import OutcomeTable, SqlPurgedTable
 
 from txbridge.cli.database import asking, make_engine
 from txbridge.errors import LocalProblemError

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from txbridge.config.file import flat, read_config_file
 from txbridge.config.worker import ENVIRONMENT_PREFIX, OPTIONS, WorkerSettings
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
@@ -52,6 +52,25 @@ ROCKETMQ_NAMES = {
 }
 
 _BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The content of the file. Raises UsageError, which repeats nothing of it."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration file {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the configuration file {path} is not valid TOML: {error}") from None
+
+
+def flat(table: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and their values: in TOML, unquoted dotted names make nested tables."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import FencedError
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
-from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.state_topics import lost_tails
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.decision_writer import check_words
 from txbridge.operations.reading import bounds_of, open_reader, read_offset

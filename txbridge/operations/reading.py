@@ -24,9 +24,15 @@ from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import offset_of, to_half
 from txbridge.kafka.errors import UNKNOWN_PARTITION
 from txbridge.kafka.headers import headers_of
-from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.state_topics import NewerOpError, PassedOver, fold_offset_record, fold_offset_topic, read_ops
+from txbridge.kafka.state_topics import (
+    NewerOpError,
+    PassedOver,
+    fold_offset_record,
+    fold_offset_topic,
+    lost_tails,
+    read_ops,
+)
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.view import DecisionCommand, PartitionView, commands_of
 

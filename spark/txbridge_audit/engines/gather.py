@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,7 +19,9 @@ from txbridge_audit.cluster.seen import Seen, refuse_shorter, since_the_first_st
 from txbridge_audit.cluster.seen import checks_since as checks_since_of
 from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
-from txbridge_audit.protocol.other_namespaces import identities_of, named_identities_of
+from txbridge_audit.protocol import client_records
+from txbridge_audit.protocol.mentions import HalfMention, UnreadableMention
+from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 
@@ -303,3 +305,23 @@ def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]
             edges[key[1]] = max(starts[key], edges.get(key[1], 0))
     named: set[HalfIdentity] = named_identities_of(read(source.settings, ranges(end_starts, end_ends), committed=True))
     return OtherNamespaces(halves, named, edges)
+
+
+def identities_of(records: Iterable[KafkaRecord]) -> set[tuple[int, int, str]]:
+    """Half partition, offset and id of the half messages in these records of HALF."""
+    return {_identity(half) for half in map(client_records.half_mention, records) if half.id is not None}
+
+
+def _identity(half: HalfMention) -> tuple[int, int, str]:
+    return half.partition, half.half, str(half.id)
+
+
+def named_identities_of(records: Iterable[KafkaRecord]) -> set[tuple[int, int, str]]:
+    """Half partition, offset and id of the half messages that these records of END name."""
+    return {
+        (end.partition, end.half, end.id)
+        for found in map(client_records.end_mentions, records)
+        if not isinstance(found, UnreadableMention)
+        for end in found
+        if end.half is not None
+    }

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from txbridge.core import names as headers
+from txbridge.core.murmur2 import hash_key
 from txbridge.core.names import SYSTEM_GROUP, Names
 from txbridge_audit.protocol.mentions import (
     AsideMention,
@@ -22,7 +23,6 @@ from txbridge_audit.protocol.mentions import (
     position_of,
 )
 from txbridge_audit.protocol.message_frames import content_of
-from txbridge_audit.protocol.murmur2 import misplaced
 from txbridge_audit.protocol.record import DIGITS, MOST, HeaderTexts, KafkaRecord, coordinates_of, number_of
 
 OUTCOMES = frozenset({"commit", "rollback", "discard", "abandon"})
@@ -265,3 +265,16 @@ def copy_mention(record: KafkaRecord, partitions: int) -> CopyMention | None:
         number=int(told[1]) if told else None,
         numbers=int(told[2]) if told else None,
     )
+
+
+def misplaced(key: bytes, place: int, partitions: int) -> int | None:
+    """The partition that the key asks for, if the record is in one (`place`) where the key was never put.
+
+    A topic may have had fewer partitions before, so each number that leaves room for the record counts. Today's number
+    nearly always explains the place, and then no other number is tried.
+    """
+    number = hash_key(key)
+    asked = number % partitions
+    if asked == place or place >= partitions:
+        return None
+    return None if any(number % count == place for count in range(partitions, place, -1)) else asked

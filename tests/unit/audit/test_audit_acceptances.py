@@ -13,14 +13,13 @@ from txbridge_audit.cluster.cuts import AuditCut
 from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.table import FATES, VIOLATIONS
-from txbridge_audit.report.acceptances import read_acceptances
-from txbridge_audit.report.csv_file import csv_of
+from txbridge_audit.report.acceptances import csv_of, read_acceptances
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview
 
 from txbridge.cli import audit_program
-from txbridge.cli.audit_options import AuditOptions
+from txbridge.cli.audit import AuditOptions
 from txbridge.cli.options import Format
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError

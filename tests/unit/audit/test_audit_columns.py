@@ -23,7 +23,6 @@ from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol.client_records import half_mention
 from txbridge_audit.protocol.mentions import AsideMention, from_row
-from txbridge_audit.protocol.murmur2 import hash_key
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import Contribution
@@ -33,6 +32,7 @@ from tests.support.audit_judged import BORN, COUNTS, Judged, MemoryLog
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, Record
 from tests.support.fuzz import VALID, Setting, damaged
 from tests.unit.audit.test_audit_laws import NOWS, SETTINGS, facts_of, histories, played
+from txbridge.core.murmur2 import hash_key
 
 _TYPES = {
     "topic": pa.string(),

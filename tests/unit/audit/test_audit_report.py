@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from txbridge_audit.engines.local import store
 from txbridge_audit.engines.local.store import MemoryStore, SqliteStore
+from txbridge_audit.engines.reporting import report_of
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import HalfFacts, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention
-from txbridge_audit.report.build import report_of
 from txbridge_audit.report.html import html
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview

@@ -27,7 +27,6 @@ from txbridge_audit.protocol.mentions import (
     from_row,
     to_row,
 )
-from txbridge_audit.protocol.murmur2 import hash_key
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 from tests.corruption import writer
@@ -35,6 +34,7 @@ from tests.support.audit_cases import CASES, FAR_AWAY, TAIL, plant
 from tests.support.audit_judged import BORN, Judged, MemoryLog
 from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record, headers
 from tests.support.fuzz import VALID, Raw, Setting, damaged
+from txbridge.core.murmur2 import hash_key
 
 HOUR = 3_600_000
 

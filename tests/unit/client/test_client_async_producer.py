@@ -21,9 +21,8 @@ from txbridge import (
     PrepareError,
     UsageError,
 )
-from txbridge.client.base.in_flight import InFlight
 from txbridge.client.checks.request import CheckRequest
-from txbridge.client.flow.back_pressure import Turns
+from txbridge.client.flow.back_pressure import InFlight, Turns
 from txbridge.core.decision_record import Decision
 from txbridge.errors import KafkaUnreachableError
 

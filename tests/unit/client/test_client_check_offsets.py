@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.client.checks.offsets import CheckOffsets
+from txbridge.client.checks.consumer import CheckOffsets
 
 
 def test_only_what_has_nothing_unfinished_before_it_is_committed():

@@ -10,7 +10,7 @@ import pytest
 from tests.support.client_fakes import FakeRuntime
 from tests.support.listeners import COMMIT, Answers
 from txbridge import Message, PrepareError, TransactionProducer, UsageError
-from txbridge.client.base.in_flight import InFlight
+from txbridge.client.flow.back_pressure import InFlight
 
 MESSAGE = Message("t", b"v")
 

@@ -16,7 +16,7 @@ from concurrent.futures import (
 
 import pytest
 
-from txbridge.client.base.shared_future import LightFuture, SharedCondition
+from txbridge.client.flow.pipeline import LightFuture, SharedCondition
 
 
 @pytest.fixture

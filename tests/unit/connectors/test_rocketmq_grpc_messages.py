@@ -17,15 +17,16 @@ from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import (
     Code,
+    definition,
     end_of,
     orphan_of,
     queues_of,
     send_of,
+    service,
     settings_of,
     status_of,
     token,
 )
-from txbridge_rocketmq.grpc_protocol import definition, service
 
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import Decision

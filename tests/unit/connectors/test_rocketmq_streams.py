@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import grpc
-from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.grpc_messages import definition, service
 
 from tests.support.grpc_door import TOPIC, GrpcDoor, path_of, sending, settings
 from tests.support.harness import eventually

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from txbridge.embedded import fetch, jars
+from txbridge.embedded import jars
 from txbridge.embedded.artifacts import Artifact
 from txbridge.errors import EnvironmentProblemError, UsageError
 
@@ -147,7 +147,7 @@ def test_a_fetch_that_takes_too_long_is_given_up_with_what_to_do(repository, cac
         return concurrent.futures.wait(transfers, seconds + late, when)
 
     repository.ill = "endless"
-    monkeypatch.setattr(fetch, "FETCH_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(fetch, "wait", wait)
+    monkeypatch.setattr(jars, "FETCH_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(jars, "wait", wait)
     with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 took longer than 1 s and was given up"):
         cache.ensure_jars()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from http import HTTPStatus
+from importlib.resources import files
+
 from prometheus_client import disable_created_metrics
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import UsageError
 from txbridge.log import get_logger
+from txbridge.web.exchange import PageAnswer
 from txbridge.web.web_server import Page, WebServer
 from txbridge.worker.faust.settings import longest_join_s
 from txbridge.worker.http.health import Health
-from txbridge.worker.http.pages import status_pages
 from txbridge.worker.http.status import StatusBoard
 from txbridge.worker.observe.metrics import WorkerMetrics
 
@@ -60,3 +64,20 @@ class Monitor:
         self.metrics.watch_partitions(self.health.partition_facts, lambda: not self.health.not_ready())
         web.start()
         _log.info("metrics_served", host=settings.metrics_host, port=web.port)
+
+
+def status_pages(board: StatusBoard) -> dict[str, Page]:
+    """The status page and the requests that it sends, by path. Everything is read; nothing can be changed.
+
+    All addresses in the page are relative, so that it works behind any path prefix.
+    """
+    html = files("txbridge.worker.http").joinpath("status.html").read_bytes()
+    return {
+        "/status": lambda _: PageAnswer(HTTPStatus.OK, "text/html; charset=utf-8", html),
+        "/status.json": lambda _: _as_json(board.take_snapshot()),
+        "/open.json": lambda request: _as_json(board.list_open(request.query.get("cause", ""))),
+    }
+
+
+def _as_json(content: object) -> PageAnswer:
+    return PageAnswer(HTTPStatus.OK, "application/json", json.dumps(content).encode())

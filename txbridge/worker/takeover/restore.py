@@ -32,9 +32,8 @@ from txbridge.failpoints import fault_point
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError
 from txbridge.kafka.log_ends import cut_agreement
-from txbridge.kafka.lost_tail import lost_tails
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.state_topics import NewerOpError, read_ops
+from txbridge.kafka.state_topics import NewerOpError, lost_tails, read_ops
 from txbridge.text import counted
 from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_context import PartitionContext

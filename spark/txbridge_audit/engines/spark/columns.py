@@ -20,7 +20,7 @@ from txbridge.core import names as headers
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import CopyMention, EndMention, HalfMention, Mention, OutcomeMention, position_of
-from txbridge_audit.protocol.murmur2 import misplaced
+from txbridge_audit.protocol.worker_records import misplaced
 
 _LONG, _TEXT = pa.int64(), pa.string()
 _TEXTS = frozenset({"id", "group", "real_topic", "source", "client", "outcome", "topic"})
@@ -274,7 +274,7 @@ def take_copies(partitions: int, batch: Any) -> Taken:
 
 
 def _by_key(keys: Any, places: Any, partitions: int) -> Any:
-    """As `murmur2.misplaced`, for each key."""
+    """As `misplaced`, for each key."""
     lengths = pc.binary_length(keys).fill_null(0).to_numpy()
     explained = (hash_keys(keys) % partitions == places) & (lengths <= _SHORT_KEY)
     found = np.zeros(len(keys), np.int64)
@@ -287,7 +287,7 @@ def _by_key(keys: Any, places: Any, partitions: int) -> Any:
 
 
 def hash_keys(keys: Any) -> Any:
-    """As `murmur2.hash_key`, for each key of at most _SHORT_KEY bytes."""
+    """As `hash_key`, for each key of at most _SHORT_KEY bytes."""
     lengths: Any = pc.binary_length(keys).fill_null(0).to_numpy()
     lengths = np.where(lengths <= _SHORT_KEY, lengths, 0).astype(np.uint32)
     data = np.zeros((len(keys), _SHORT_KEY + 4), np.uint8)

@@ -13,7 +13,15 @@ from txbridge_audit.engines.spark.spark_session import own_folder
 
 #: What the tasks import (tasks.py) is among this. A test compares.
 _PARTS = {
-    "txbridge": ("__init__.py", "errors.py", "extras.py", "text.py", "core/__init__.py", "core/names.py"),
+    "txbridge": (
+        "__init__.py",
+        "errors.py",
+        "extras.py",
+        "text.py",
+        "core/__init__.py",
+        "core/murmur2.py",
+        "core/names.py",
+    ),
     "txbridge_audit": ("**/*.py",),
 }
 #: The sessions that have it.
