@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from txbridge.log import get_logger
 from txbridge_rocketmq.client_connection import IDLE_S, STUCK_S, ClientConnection
-from txbridge_rocketmq.grpc_answers import AnswerWindows
 from txbridge_rocketmq.grpc_call import GrpcCall
-from txbridge_rocketmq.grpc_requests import ComingRequests
+from txbridge_rocketmq.grpc_flow import AnswerWindows, ComingRequests
 from txbridge_rocketmq.http2_frames import (
     ACK,
     END_STREAM,

@@ -25,8 +25,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.ledger import place
-from txbridge_audit.report.alarms import AuditStep
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, AuditStep
 
 if TYPE_CHECKING:  # the engine without Java needs no Spark
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from txbridge_audit import AuditReport, Entry, run_audit
 from txbridge_audit.audit import AuditEngine, follow
 from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.judge.facts import TopicPartition as Place
-from txbridge_audit.report.alarms import AuditStep
+from txbridge_audit.report.model import AuditStep
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer

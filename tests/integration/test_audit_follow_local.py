@@ -29,9 +29,8 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.facts import TopicPartition as Place
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.entry import Entry
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, AuditStep
 
 from tests.support.audit_cases import CASES, TAIL
 from tests.support.audit_log import VIOLATIONS, KafkaLog, values_in

@@ -11,7 +11,7 @@ from txbridge.embedded.config import QUORUM
 from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.java import Java
 from txbridge.embedded.ports import free_port
-from txbridge.embedded.stopping import stop_together
+from txbridge.embedded.process import stop_together
 
 # Node ids of controllers that are not brokers begin above this.
 _CONTROLLER_IDS = 100

@@ -10,7 +10,6 @@ import typer
 from typer.core import TyperGroup
 
 from txbridge.cli import (
-    acknowledge,
     acls,
     answer_checks,
     audit,
@@ -84,7 +83,7 @@ _COMMANDS = {
     "resume": operations.resume_command,
     "resolve-all": resolve_all.resolve_all_command,
     "show": show.show_command,
-    "acknowledge": acknowledge.acknowledge_command,
+    "acknowledge": operations.acknowledge_command,
     "rocketmq": rocketmq.rocketmq,
     "doctor": doctor.doctor,
     "audit": audit.audit,

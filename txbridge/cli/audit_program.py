@@ -17,8 +17,7 @@ from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.ledger.place import continued_folder
 from txbridge_audit.report.acceptances import accept, csv_of, read_acceptances
-from txbridge_audit.report.alarms import AuditStep
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, AuditStep
 from txbridge_audit.report.terminal import print_report
 
 from txbridge.cli.audit import AuditOptions

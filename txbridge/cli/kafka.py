@@ -13,17 +13,16 @@ import typer
 from txbridge.cli.options import Format, OutputFormat
 from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS, locked_version
 from txbridge.embedded.config import JvmProfile
-from txbridge.embedded.datadir import DataDir
+from txbridge.embedded.datadir import DataDir, find_folders
 from txbridge.embedded.diagnose import describe_failure, read_tail
 from txbridge.embedded.jars import JarCache
-from txbridge.embedded.layout import find_folders
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S
 from txbridge.embedded.paths import default_data_dir
+from txbridge.embedded.process import stop_together
 from txbridge.embedded.ready import ask_cluster_id
 from txbridge.embedded.secure import SUPERUSER
 from txbridge.embedded.server import EmbeddedKafka
 from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker
-from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.interrupts import EXIT_INTERRUPTED, hand_over
 

@@ -1,4 +1,4 @@
-"""`txbridge pending | resolve | resume`: operations on stuck transactions."""
+"""`txbridge pending | resolve | resume | acknowledge`: operations on stuck transactions and partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.pending import print_listing
 from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
-from txbridge.cli.terminal import complain, print_json, warn
+from txbridge.cli.terminal import complain, console, print_json, warn
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
@@ -31,6 +31,7 @@ from txbridge.operations import (
     resolve,
     resume,
 )
+from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.address import FinishedError
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S
 from txbridge.operations.decision_writer import check_words
@@ -267,3 +268,29 @@ def answer(
     else:
         print_answers(subject, answers, summary(connection, answers))
     raise typer.Exit(exit_code(answers))
+
+
+@spread
+def acknowledge_command(
+    cluster: ClusterOptions,
+    partition: Annotated[int, typer.Argument(help="Partition of HALF and END that workers refuse.")],
+    reason: Annotated[str, typer.Option(help="Why the loss is accepted; recorded in the checkpoint.")],
+    operator: Operator = None,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Accept that HALF or END of a partition has lost its tail, so that workers serve it again. The loss is described.
+
+    Exit code 0: workers serve the partition again; 1: nothing was lost, nothing has changed; 2: failed.
+    """
+    settings = cluster.load_settings()
+    with about(settings):
+        connection = Connection.open(settings)
+        found = acknowledge(connection, partition, reason=reason, operator=operator or default_operator())
+    if output_format is Format.JSON:
+        print_json(connection.subject, {"acknowledged": found.is_written, "lines": [*found.lines]})
+    else:
+        screen = console(soft_wrap=True)
+        screen.print(str(connection.subject))
+        for line in found.lines:
+            screen.print(line)
+    raise typer.Exit(EXIT_DONE if found.is_written else EXIT_REFUSED)

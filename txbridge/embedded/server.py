@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from txbridge.deadline import Deadline
-from txbridge.embedded import fencing, layout
+from txbridge.embedded import datadir, fencing
 from txbridge.embedded.artifacts import KAFKA_VERSION, locked_version
 from txbridge.embedded.config import (
     BrokerPorts,
@@ -32,8 +32,8 @@ from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java, find_java
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, JavaRuntime, Launch, Node
 from txbridge.embedded.ports import HOST, require_free
+from txbridge.embedded.process import stop_together
 from txbridge.embedded.secure import SecureListener
-from txbridge.embedded.stopping import stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Brokers started at the same moment can choose the same free port; three times in a row is not a coincidence.
@@ -83,9 +83,9 @@ class EmbeddedKafka:
         jvm_profile: JvmProfile = "fast-start",
         secure_port: int | None = None,
     ) -> None:
-        self._size = layout.check_size(brokers)
-        self._wanted_port = layout.check_port(port, brokers)
-        self._wanted_secure_port = layout.check_secure_port(secure_port, port, brokers)
+        self._size = datadir.check_size(brokers)
+        self._wanted_port = datadir.check_port(port, brokers)
+        self._wanted_secure_port = datadir.check_secure_port(secure_port, port, brokers)
         self._port = port
         self._secure: SecureListener | None = None
         self._wanted_data_dir = Path(data_dir).expanduser().absolute() if data_dir is not None else None
@@ -256,7 +256,7 @@ class EmbeddedKafka:
         return self._nodes
 
     def _make_nodes(self, data_dir: Path) -> dict[int, Node]:
-        folders = layout.choose_folders(data_dir, self._size)
+        folders = datadir.choose_folders(data_dir, self._size)
         return {number: Node(number, DataDir(path), self._lock) for number, path in folders.items()}
 
     def _start_nodes(self, java: Java, deadline: Deadline, *, may_detach: bool) -> None:
@@ -297,7 +297,7 @@ class EmbeddedKafka:
         """Choose the ports that are not chosen yet, and return the properties of each node."""
         # A single node keeps the clients' port alone: nobody else knows that of its controller.
         if self._size == 1 or not self._ports:
-            self._ports = layout.choose_ports(self._size, self._port)
+            self._ports = datadir.choose_ports(self._size, self._port)
         self._port = self._ports[0].port
         for one in self._ports:
             require_free(one.port)

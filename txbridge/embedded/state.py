@@ -94,7 +94,7 @@ def remove_state(data_dir: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredBroker:
-    """A running broker that another process has started, to be ended (stopping.py)."""
+    """A running broker that another process has started, to be ended (process.py)."""
 
     data_dir: Path
     state: BrokerState

@@ -12,11 +12,10 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.cluster.past import PastAudit
+from txbridge_audit.cluster.past import PastAudit, Seen, refuse_shorter, since_the_first_step
+from txbridge_audit.cluster.past import checks_since as checks_since_of
 from txbridge_audit.cluster.plan import Plan, Progress, begin
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.cluster.seen import Seen, refuse_shorter, since_the_first_step
-from txbridge_audit.cluster.seen import checks_since as checks_since_of
 from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
 from txbridge_audit.protocol import client_records

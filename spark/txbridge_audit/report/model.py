@@ -1,25 +1,27 @@
-"""The result of an audit as plain data, and its JSON form with stable keys (docs/audit.md)."""
+"""The result of an audit, or a step of one, as plain data, and its JSON form with stable keys (docs/audit.md)."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from txbridge.subject import Subject
-from txbridge_audit.judge.facts import AuditLimits
+from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import NOTES
-from txbridge_audit.report.entry import Tally
+from txbridge_audit.report.entry import Entry, Tally
 from txbridge_audit.report.overview import AuditOverview
 
 #: Version of the JSON form: raised when a key changes its meaning or goes.
 FORMAT = 1
 
 CLEAN, VIOLATED = 0, 1
+#: Raises the alarms of a step, given its number, before the step counts. Returns offsets below which no later one lies.
+Raise = Callable[[int, Sequence[Entry]], Mapping[TopicPartition, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +175,15 @@ class AuditReport:
 def _tally(tally: Tally) -> dict[str, Any]:
     listed = [{"id": entry.id, **dataclasses.asdict(entry)} for entry in tally.listed]
     return {"total": tally.total, "by_kind": dict(tally.by_kind), "listed": listed}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditStep:
+    """The result of a step of an audit that follows."""
+
+    #: About all records that this and earlier steps have read.
+    report: AuditReport
+    #: The violations that no earlier step has found.
+    alarms: Sequence[Entry]
+    #: Number of transactions that it judged: those not closed before, and those that new records name.
+    carried: int

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from txbridge_audit.engines.spark.shipped import write_zip
+from txbridge_audit.engines.spark.spark_audit import write_zip
 
 ROOT = Path(__file__).parents[3]
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.entry import Entry, Place
+from txbridge_audit.report.model import AuditStep
 
 from txbridge.cli import audit_program, topics
 from txbridge.cli.audit import AuditOptions

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from txbridge.cli import kafka
 from txbridge.embedded import ports, state
-from txbridge.embedded.process import ChildProcess
-from txbridge.embedded.stopping import stop_together
+from txbridge.embedded.process import ChildProcess, stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 

@@ -1,4 +1,4 @@
-"""Identity of this process. After a fork, the child cannot use objects that belong to threads of the parent."""
+"""Threads and identity of this process. After a fork, the child cannot use objects of threads of the parent."""
 
 from __future__ import annotations
 
@@ -50,3 +50,9 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def join(thread: threading.Thread, timeout: float | None = None) -> None:
+    """Wait up to `timeout` seconds (None: no limit) for the end of a thread, if it was started at all."""
+    if thread.ident is not None:
+        thread.join(timeout)

@@ -17,7 +17,7 @@ from confluent_kafka import Message as Record
 
 from txbridge.client.base import process
 from txbridge.client.base.log import report
-from txbridge.client.base.threads import join
+from txbridge.client.base.process import join
 from txbridge.client.checks.request import CheckRequest, parse_check
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch

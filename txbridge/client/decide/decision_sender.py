@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
 from txbridge.client.base.log import report
-from txbridge.client.base.threads import join
+from txbridge.client.base.process import join
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all
 from txbridge.client.errors import EndTransactionError, explain
 from txbridge.client.kafka.connection import KafkaConnection

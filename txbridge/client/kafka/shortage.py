@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.client.base.threads import join
+from txbridge.client.base.process import join
 from txbridge.client.kafka.admin import quiet_admin
 from txbridge.kafka.controller_requests import ControllerRequests
 

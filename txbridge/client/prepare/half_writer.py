@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
 from txbridge.client.base.log import report
-from txbridge.client.base.threads import join
+from txbridge.client.base.process import join
 from txbridge.client.errors import PrepareError, explain
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import BY_KEY, Wire

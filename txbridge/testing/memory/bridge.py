@@ -25,9 +25,8 @@ from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.testing.fates import FATES, HasCoordinates
-from txbridge.testing.memory.broker import CrashPoint, MemoryBroker
 from txbridge.testing.memory.client import MemoryClient
-from txbridge.testing.memory.partition import PARTITION
+from txbridge.testing.memory.partition import PARTITION, CrashPoint, MemoryBroker
 
 _numbers = itertools.count(1)
 #: A client, and a check that it has to answer.

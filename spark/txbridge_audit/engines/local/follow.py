@@ -16,8 +16,7 @@ from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.ledger.place import write_summary
-from txbridge_audit.report.alarms import AuditStep
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, AuditStep
 
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise. Beside 2,000
 #: transactions a second a violation was raised after 0.7 s, and after 8 s with pauses of 2 s, whose steps are larger.

@@ -18,8 +18,8 @@ from typing import Any
 
 from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.facts import check_partitions
+from txbridge_audit.cluster.past import Seen, edges_of
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.cluster.seen import Seen, edges_of
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
 from txbridge_audit.engines.local.intake import LocalIntake
 from txbridge_audit.engines.local.state import StateStore
@@ -34,10 +34,9 @@ from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, UnreadableMention
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.alarms import AuditStep, Raise
 from txbridge_audit.report.entries import entry_of, stray_entry
 from txbridge_audit.report.entry import Entry
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, AuditStep, Raise
 from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
 
 #: Fates that a proof of a loss decides.

@@ -47,7 +47,7 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "67108864",
     # Arrow does not join texts of the large types with others, as columns.py does.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
-    # judging.py knows how many tasks there are to be.
+    # spark_audit.py knows how many tasks there are to be.
     "spark.sql.adaptive.enabled": "false",
 }
 _TASK_ATTEMPTS = 4

@@ -1,6 +1,6 @@
 """The work of Spark's tasks: records become mentions, and mentions of a transaction are judged.
 
-The executors get these functions and what they import as a zip file (shipped.py): nothing of txbridge is installed
+The executors get these functions and what they import as a zip file (spark_audit.py): nothing of txbridge is installed
 there, only pyarrow, which PySpark's Arrow functions need, and NumPy.
 """
 
