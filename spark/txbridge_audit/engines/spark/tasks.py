@@ -52,7 +52,7 @@ ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY, OVERVIEW = "anchor", "unexplained", "sum
 Answer = tuple[str, bytes, int]
 _ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", pa.int64())])
 
-#: Columns of a raw record (kafka_source.py); the timestamp is in ms.
+#: Columns of a raw record (intake.py); the timestamp is in ms.
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 #: Rows of an Arrow batch that is made here.
 _BATCH = 1_000
