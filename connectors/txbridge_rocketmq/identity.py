@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 
-from txbridge.core.murmur2 import hash_key
+from txbridge.murmur2 import hash_key
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.message import Address
 

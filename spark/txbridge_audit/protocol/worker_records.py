@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from txbridge.core import names as headers
-from txbridge.core.murmur2 import hash_key
 from txbridge.core.names import SYSTEM_GROUP, Names
+from txbridge.murmur2 import hash_key
 from txbridge_audit.protocol.mentions import (
     AsideMention,
     CheckMention,

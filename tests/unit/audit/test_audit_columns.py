@@ -32,7 +32,7 @@ from tests.support.audit_judged import BORN, COUNTS, Judged, MemoryLog
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, Record
 from tests.support.fuzz import VALID, Setting, damaged
 from tests.unit.audit.test_audit_laws import NOWS, SETTINGS, facts_of, histories, played
-from txbridge.core.murmur2 import hash_key
+from txbridge.murmur2 import hash_key
 
 _TYPES = {
     "topic": pa.string(),

@@ -34,7 +34,7 @@ from tests.support.audit_cases import CASES, FAR_AWAY, TAIL, plant
 from tests.support.audit_judged import BORN, Judged, MemoryLog
 from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record, headers
 from tests.support.fuzz import VALID, Raw, Setting, damaged
-from txbridge.core.murmur2 import hash_key
+from txbridge.murmur2 import hash_key
 
 HOUR = 3_600_000
 

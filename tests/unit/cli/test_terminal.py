@@ -13,7 +13,7 @@ from txbridge_audit.report.entry import Entry, Place
 from txbridge_audit.report.model import AuditStep
 
 from txbridge.cli import audit_program, topics
-from txbridge.cli.audit import AuditOptions
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.main import with_output
 from txbridge.cli.terminal import console, warn
 from txbridge.config.worker import WorkerSettings

@@ -24,6 +24,7 @@ ALLOWED = {
     "tracing": set(),
     "backoff": {"errors"},
     "deadline": set(),
+    "murmur2": set(),
     "failpoints": set(),
     "interrupts": set(),
     "proof": set(),
@@ -51,12 +52,12 @@ ALLOWED = {
 }
 #: The other packages by folder, and the parts of txbridge that each may import.
 BESIDE = {
-    "spark/txbridge_audit": {"core", "kafka", "subject", "errors", "extras", "text"},
+    "spark/txbridge_audit": {"core", "kafka", "murmur2", "subject", "errors", "extras", "text"},
     "connectors/txbridge_django": {"core", "client", "errors", "extras", "text"},
     "connectors/txbridge_sqlalchemy": {"core", "client", "errors", "extras"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {
-        *("core", "kafka", "topics", "config", "client", "web", "doctor", "errors", "extras", "log"),
+        *("core", "kafka", "murmur2", "topics", "config", "client", "web", "doctor", "errors", "extras", "log"),
     },
 }
 #: Modules without a layer: all but the core may import them.

@@ -44,7 +44,7 @@ _PARTS = {
         "extras.py",
         "text.py",
         "core/__init__.py",
-        "core/murmur2.py",
+        "murmur2.py",
         "core/names.py",
     ),
     "txbridge_audit": ("**/*.py",),
