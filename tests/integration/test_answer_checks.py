@@ -143,7 +143,7 @@ def test_a_database_that_goes_away_is_told_and_decides_nothing(bridge, url, tmp_
         (["--group", "a"], "--database-url (or TXBRIDGE_DATABASE_URL) is missing"),
         (["--group", "a", "--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
         (["--group", "a", "--database-url", "nosuch://u:s3cret@h/d"], "--database-url cannot be used"),
-        (["--group", "a", "--database-url", "mysql+pymysql://u:s3cret@h/d"], "driver is not installed: pymysql"),
+        (["--group", "a", "--database-url", "mysql+mysqldb://u:s3cret@h/d"], "driver is not installed: MySQLdb"),
         (["--group", "a", "--database-url", "sqlite+aiosqlite:///x"], "names aiosqlite, an asynchronous driver"),
         (["--group", "a", "--database-url", "sqlite:///{empty}"], "no such table: txbridge_transactions"),
         (["--group", "a b", "--database-url", "sqlite:///{table}"], "cannot be a producer group"),

@@ -105,7 +105,7 @@ def test_a_consumer_has_an_inbox_alone(tmp_path):
     [
         ([], "--database-url (or TXBRIDGE_DATABASE_URL) is missing"),
         (["--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
-        (["--database-url", "mysql+pymysql://u:s3cret@h/d"], "driver is not installed: pymysql"),
+        (["--database-url", "mysql+mysqldb://u:s3cret@h/d"], "driver is not installed: MySQLdb"),
         (["--database-url", "sqlite+aiosqlite:///x"], "names aiosqlite, an asynchronous driver"),
         (
             ["--database-url", "sqlite:///{empty}"],
