@@ -1,11 +1,15 @@
-"""A short `make chaos`: one cell for each kind of process, with fewer transactions."""
+"""A short `make chaos`: a cell for each kind of process with fewer transactions, and outages that a worker sits out."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 
 from tests.chaos.cells import CELLS, run_cell
 from tests.chaos.door_cells import DOOR_CELLS
+from tests.support.harness import COMMIT, Bridge, WorkerProcess, eventually
+from txbridge.embedded import EmbeddedKafka
 
 LONG = pytest.mark.long
 
@@ -39,3 +43,63 @@ def test_p3_p10_doors_serve_clients_that_come_and_go_while(cell: str, visits: in
     assert report.violations == []
     # Those that stay send 600 or more, and the two of each visit 100 each. 93 of 100 commit.
     assert report.committed > 0.8 * (600 + visits * 200)
+
+
+#: A session shorter than the broker's restart of 2 to 3 s would test less. It outlives a restart but not the long
+#: outage.
+_SESSION_MS = 4_000
+
+
+def _load(worker: WorkerProcess, seconds: float) -> float:
+    """Share of a core that the worker uses over some seconds."""
+    before, since = worker.cpu_seconds, time.monotonic()
+    eventually(lambda: time.monotonic() - since > seconds)
+    return (worker.cpu_seconds - before) / (time.monotonic() - since)
+
+
+@pytest.mark.long
+def test_p10_a_long_outage_costs_little_and_is_told_once(own_kafka: EmbeddedKafka) -> None:
+    with Bridge(own_kafka.bootstrap_servers, "long outage") as bridge:
+        topic = bridge.create_topic("real")
+        worker = bridge.worker(session_timeout=_SESSION_MS)
+        waiting = bridge.prepare(topic, b"waiting")
+        bridge.decide(bridge.prepare(topic, b"before"), COMMIT)
+        bridge.wait_visible(topic, [b"before"])
+        own_kafka.kill()
+        worker.wait_logged('"kafka_unavailable"')
+        size = len(worker.log)
+        load = _load(worker, 12)
+        print(f"{load:.0%} of a core and {len(worker.log) - size} bytes of log in 12 s of outage")
+        assert load < 0.3
+        assert len(worker.log) - size < 20_000
+        assert worker.returncode is None
+        own_kafka.restart()
+        bridge.decide(waiting, COMMIT)
+        bridge.wait_visible(topic, [b"waiting"], 60)
+        bridge.decide(bridge.prepare(topic, b"after"), COMMIT)
+        bridge.wait_visible(topic, [b"after"])
+        assert set(bridge.visible(topic).values()) == {1}
+        # The worker can be stopped while Kafka is away, in bounded time.
+        own_kafka.kill()
+        worker.wait_logged('"kafka_unavailable"')
+        assert worker.stop() is not None
+        own_kafka.restart()
+
+
+@pytest.mark.long
+def test_p10_kafka_is_not_there_at_the_start(own_kafka: EmbeddedKafka) -> None:
+    with Bridge(own_kafka.bootstrap_servers, "not there") as bridge:
+        topic = bridge.create_topic("real")
+        prepared = bridge.prepare(topic, b"value")
+        bridge.decide(prepared, COMMIT)
+        own_kafka.kill()
+        worker = bridge.worker(wait=0)
+        worker.wait_logged('"kafka_unreachable"')
+        load = _load(worker, 3)
+        print(f"{load:.0%} of a core while Kafka is not there")
+        assert load < 0.3
+        assert len(worker.events("kafka_unreachable")) == 1
+        own_kafka.restart()
+        bridge.wait_visible(topic, [b"value"], 60)
+        worker.wait_logged('"kafka_reachable"')
+        assert worker.stop() == 0

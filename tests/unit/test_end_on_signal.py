@@ -1,12 +1,18 @@
-"""Ctrl-C in any command: the process ends at once, with one exit code and without a trace."""
+"""Ctrl-C or a closed terminal in any command: the process ends at once, with one exit code and without a trace."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from txbridge.cli.app import app
+from txbridge.interrupts import end_at_hangup
 
 ROOT = Path(__file__).parents[2]
 TEXT = "a command that is already written will be applied"
@@ -151,3 +157,24 @@ def test_after_the_block_the_handler_is_the_one_before() -> None:
 
 def test_a_command_that_has_something_to_stop_hears_ctrl_c_itself() -> None:
     assert run(STOPS) == (7, ["stopped"])
+
+
+@pytest.mark.parametrize("program", ["worker", "rocketmq", "answer-checks", "relay"])
+def test_every_service_hears_that_its_terminal_was_closed(program, monkeypatch):
+    """Before anything else, so that a mistake in the options is the end of this test."""
+    handlers = {}
+    monkeypatch.setattr("txbridge.interrupts.signal.signal", lambda number, call: handlers.update({number: call}))
+    CliRunner().invoke(app, [program], env={"TXBRIDGE_BOOTSTRAP_SERVERS": ";"})
+    sent = []
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
+    handlers[signal.SIGHUP](signal.SIGHUP, None)
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+
+
+def test_under_nohup_it_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        end_at_hangup()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,7 +1,7 @@
 """File descriptors that a worker needs.
 
 librdkafka has a thread for each broker, one for the coordinator, and one for everything else, each with a pipe (2
-descriptors). Brokers and coordinator may have a connection (1) as well. test_worker_descriptors.py counts them.
+descriptors). Brokers and coordinator may have a connection (1) as well. test_worker_machine.py counts them.
 """
 
 from __future__ import annotations

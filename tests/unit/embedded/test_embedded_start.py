@@ -1,14 +1,100 @@
-"""Starts that fail because another program took a port: they are tried again with another one."""
+"""The start of a cluster: its folders and ports, ports that others took, and the session of the former broker."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from txbridge.embedded import EmbeddedKafka, KafkaStartError, server
+from txbridge.embedded import EmbeddedKafka, KafkaStartError, layout, server, stopping
+from txbridge.embedded.fencing import is_fenced
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import Java
+from txbridge.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("brokers", "why"),
+    [
+        (0, ""),
+        (2, ": with two, none may be away (a quorum of two needs both)"),
+        (10, ": each one needs a JVM of its own"),
+    ],
+)
+def test_sizes_that_are_refused(brokers, why):
+    with pytest.raises(UsageError) as refused:
+        layout.check_size(brokers)
+    assert str(refused.value) == f"brokers must be 1, or 3 to 9, not {brokers}{why}"
+
+
+def test_further_brokers_take_the_ports_behind_the_first():
+    assert layout.check_port(65_533, 3) == 65_533
+    with pytest.raises(UsageError, match="port must be between 1 and 65533, or None for a free one, not 65534"):
+        layout.check_port(65_534, 3)
+    members = layout.choose_ports(4, 40_000)
+    assert [one.port for one in members] == [40_000, 40_001, 40_002, 40_003]
+
+
+def test_a_port_that_is_chosen_is_not_one_that_is_wanted(monkeypatch):
+    chosen = iter([20_001, 20_002, *range(30_000, 30_010)])
+    monkeypatch.setattr(layout, "free_port", lambda: next(chosen))
+    members = layout.choose_ports(3, 20_000)
+    assert [one.port for one in members] == [20_000, 20_001, 20_002]
+    assert [one.internal for one in members] == [30_000, 30_002, 30_004]
+
+
+def formatted(folder):
+    (folder / "kafka").mkdir(parents=True)
+    (folder / "kafka" / "meta.properties").write_text("")
+
+
+def test_a_folder_is_started_with_as_many_nodes_as_it_has(tmp_path):
+    assert layout.choose_folders(tmp_path, 1) == {1: tmp_path}
+    cluster = {1: tmp_path / "broker-1", 2: tmp_path / "broker-2", 3: tmp_path / "broker-3"}
+    assert layout.choose_folders(tmp_path, 3) == cluster
+    for folder in cluster.values():
+        formatted(folder)
+    assert layout.find_folders(tmp_path) == list(cluster.values())
+    assert layout.choose_folders(tmp_path, 3) == cluster
+    with pytest.raises(UsageError, match=r"belongs to a Kafka of 3 brokers: start it with as many \(--brokers"):
+        layout.choose_folders(tmp_path, 1)
+
+
+def test_a_folder_of_one_node_is_no_cluster(tmp_path):
+    formatted(tmp_path)
+    with pytest.raises(UsageError, match="belongs to a Kafka of 1 broker: start it with as many"):
+        layout.choose_folders(tmp_path, 3)
+
+
+class Stubborn:
+    """Ends by SIGTERM unless it needs a quorum that is gone."""
+
+    def __init__(self, name, ended, obeys):
+        self.name, self.ended, self.obeys = name, ended, obeys
+
+    def is_running(self):
+        return self.name not in self.ended
+
+    def terminate(self):
+        if self.obeys:
+            self.ended.append(self.name)
+
+    def kill(self):
+        if self.is_running():
+            self.ended.append(f"{self.name} killed")
+            self.ended.append(self.name)
+
+
+def test_the_last_node_is_not_waited_for_when_there_is_no_quorum(monkeypatch):
+    monkeypatch.setattr(stopping, "_WITHOUT_QUORUM_S", 0.1)
+    ended = []
+    nodes = [Stubborn("1", ended, True), Stubborn("2", ended, True), Stubborn("3", ended, False)]
+    since = time.monotonic()
+    stopping.stop_together(nodes, 1_000)
+    assert time.monotonic() - since < 500
+    assert ended == ["1", "2", "3 killed", "3"]
+
 
 LOST = KafkaStartError("lost", 1, "java.net.BindException: Address already in use")
 OTHER = KafkaStartError("other", 1, "java.lang.OutOfMemoryError")
@@ -36,3 +122,42 @@ def test_a_lost_port_is_replaced_twice_and_nothing_else_is_tried_again(tmp_path,
         with pytest.raises(KafkaStartError, match=why):
             kafka.start()
     assert len(started) == attempts
+
+
+REGISTERED = "Replayed initial RegisterBrokerRecord for broker 1: RegisterBrokerRecord(brokerId=1, fenced=true, y)\n"
+CAUGHT_UP = "BrokerRegistrationChangeRecord(brokerId=1, brokerEpoch=11, fenced=-1, inControlledShutdown=0)\n"
+SERVING = "BrokerRegistrationChangeRecord(brokerId=1, brokerEpoch=11, fenced=0, inControlledShutdown=0)\n"
+FENCED = "BrokerRegistrationChangeRecord(brokerId=1, brokerEpoch=11, fenced=1, inControlledShutdown=0)\n"
+ACTIVE = "Performing controller activation. (org.apache.kafka.controller.QuorumController)\n"
+WRITTEN = "Read-write operation maybeFenceStaleBroker(12) will be completed when the log reaches offset 17.\n"
+LOOKED = "Processed maybeFenceStaleBroker(1) in 271 us (org.apache.kafka.controller.QuorumController)\n"
+COMMITTED = "Processed maybeFenceStaleBroker(12) in 31415 us (org.apache.kafka.controller.QuorumController)\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "fenced"),
+    [
+        ("", False),
+        (REGISTERED + CAUGHT_UP + SERVING, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE, False),
+        (REGISTERED + CAUGHT_UP + ACTIVE, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED + FENCED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED + FENCED + WRITTEN, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + FENCED + WRITTEN + LOOKED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + ACTIVE + LOOKED + FENCED + WRITTEN + LOOKED + COMMITTED, True),
+        (REGISTERED + CAUGHT_UP + SERVING + FENCED, False),
+        (REGISTERED + CAUGHT_UP + SERVING + FENCED + ACTIVE, True),
+        (REGISTERED + CAUGHT_UP + SERVING + FENCED + REGISTERED + CAUGHT_UP + SERVING + ACTIVE, False),
+        (REGISTERED + ACTIVE, True),
+        (REGISTERED.replace("fenced=true", "fenced=false") + ACTIVE, False),
+        (ACTIVE, True),
+    ],
+    ids=[
+        "nothing yet", "loading", "in charge, session open", "session open, killed early", "looked, session open",
+        "decided", "not on disk", "not on disk, an earlier look ended", "on disk", "not in charge",
+        "fenced before", "came back since", "never served", "from a snapshot", "never registered",
+    ],
+)  # fmt: skip
+def test_fenced_once_it_is_on_disk(log: str, fenced: bool) -> None:
+    assert is_fenced(log) is fenced

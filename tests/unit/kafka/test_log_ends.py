@@ -1,17 +1,20 @@
-"""Questions about log ends: one for all partitions of a leader, and none that another broker's silence delays."""
+"""The end of a log: one question to each leader, a majority that names the leader, and answers that agree in time."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 
 import pytest
 
+from txbridge.kafka.admin import Bounds, UnwantedError
+from txbridge.kafka.agreement import Agreement
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import LogGoneError, UnansweredError
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.proven_end import EARLIEST, View
+from txbridge.kafka.proven_end import EARLIEST, LATEST, View, can_be_proven, proven_end
 
 
 class Kafka(Outside):
@@ -95,3 +98,125 @@ def test_a_leader_that_is_silent_is_given_up_once_another_one_is_named(kafka: Ka
         reader.watermarks()
     kafka.leaders[0] = 2
     assert ends.end_from("END", 0, 10) == 10
+
+
+class Brokers:
+    """The answer of each broker. A broker without one does not respond."""
+
+    def __init__(self, leaders: dict[int, int], ends: dict[int, int], alive: Collection[int] = (1, 2, 3)) -> None:
+        self._leaders, self._ends, self._alive = leaders, ends, frozenset(alive)
+        self.replicas = dict.fromkeys(leaders, frozenset({1, 2, 3}))
+
+    def views_of(self, topic: str, partition: int) -> Iterator[tuple[int, View]]:
+        assert (topic, partition) == ("HALF", 7)
+        for node in self._alive & self._leaders.keys():
+            yield node, View(self._leaders[node], self.replicas[node], self._alive)
+
+    def offsets_of(self, node: int, topic: str, partitions: Iterable[int], at: int) -> Mapping[int, int] | None:
+        assert (topic, list(partitions), at) == ("HALF", [7], LATEST)
+        return {7: self._ends[node]} if node in self._ends else {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+ALL = frozenset({1, 2, 3})
+
+
+@pytest.mark.parametrize(
+    ("leaders", "ends", "alive", "end"),
+    [
+        ({1: 2, 2: 2, 3: 2}, {2: 40}, ALL, 40),
+        ({2: 2, 3: 2}, {2: 40}, {2, 3}, 40),
+        ({2: 2, 3: 2}, {2: 40}, ALL, 40),
+        # A leader that is cut off is outvoted.
+        ({1: 1, 2: 2, 3: 2}, {1: 5, 2: 40}, ALL, 40),
+        ({1: 3, 2: 2, 3: 3}, {2: 5, 3: 40}, ALL, 40),
+        ({1: 1, 2: 1, 3: 3}, {3: 5, 1: 40}, ALL, 40),
+        # Its word, and that of no other broker, proves nothing.
+        ({1: 1}, {1: 5}, ALL, None),
+        ({1: 1, 2: 2}, {1: 5, 2: 40}, ALL, None),
+        ({1: -1, 2: -1, 3: -1}, {-1: 5}, ALL, None),
+        # The leader says that it leads no more.
+        ({1: 2, 2: 2, 3: 2}, {}, ALL, None),
+        ({}, {}, ALL, None),
+        ({}, {}, {}, None),
+    ],
+)
+def test_a_majority_of_the_replicas_proves_the_end(
+    leaders: dict[int, int], ends: dict[int, int], alive: Collection[int], end: int | None
+) -> None:
+    assert proven_end(Brokers(leaders, ends, alive), "HALF", 7) == end
+
+
+@pytest.mark.parametrize(
+    ("replicas", "alive", "end", "can_be"),
+    [
+        # These differ, so they are no majority.
+        ({1: {1, 2, 3}, 2: {2, 3, 4}, 3: {2, 3, 5}}, {1, 2, 3}, None, True),
+        ({1: {1}, 2: {1}}, {1, 2}, 40, True),
+        ({1: {1, 2}}, {1}, None, False),
+        # The second one has it no more: it has no vote.
+        ({1: {1, 2}, 2: {1}}, {1, 2}, None, True),
+        # Alive and silent: it may still prove it.
+        ({1: {1, 2, 3}}, {1, 2, 3}, None, True),
+        ({}, {1, 2, 3}, None, True),
+    ],
+)
+def test_a_majority_of_other_replicas_than_three(
+    replicas: dict[int, set[int]], alive: set[int], end: int | None, can_be: bool
+) -> None:
+    brokers = Brokers(dict.fromkeys(replicas, 1), {1: 40}, alive)
+    brokers.replicas = {node: frozenset(known) for node, known in replicas.items()}
+    assert proven_end(brokers, "HALF", 7) == end
+    assert can_be_proven(brokers, "HALF", 7) is can_be
+
+
+@pytest.mark.parametrize(
+    ("most_apart", "answers"),
+    [
+        (8, {0: False, 5: False, 9: False, 10: True, 11: True}),
+        # Too few, however long it took.
+        (100, {0: False, 50: False, 51: True}),
+        # The process stood still for a minute, and so did the broker, whose answer is old: the count begins anew.
+        (8, {0: False, 5: False, 65: False, 66: False, 70: False, 74: False, 75: True}),
+    ],
+    ids=["enough", "too few", "a gap"],
+)
+def test_three_answers_over_ten_seconds_without_a_gap_are_enough(most_apart: float, answers: dict[int, bool]) -> None:
+    agreement = Agreement(seconds=10, answers=3, most_apart=most_apart)
+    assert {at: agreement.note(at) for at in answers} == answers
+
+
+def test_an_answer_to_the_contrary_begins_it_anew() -> None:
+    agreement = Agreement(seconds=10, answers=3, most_apart=8)
+    assert [agreement.note(at) for at in (0, 5)] == [False, False]
+    agreement.note_contradiction()
+    assert [agreement.note(at) for at in (10, 15, 19, 20)] == [False, False, False, True]
+
+
+class LastMoment(Future[str]):
+    """An answer that comes right after a look at it has ended."""
+
+    def come(self) -> bool:
+        """Returns false: the answer is still wanted."""
+        if not self.done():
+            self.set_result("here")
+        return False
+
+    def result(self, timeout: float | None = None) -> str:
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            self.come()
+            raise
+
+
+def test_an_answer_that_comes_while_a_look_ends_is_the_answer() -> None:
+    answer = LastMoment()
+    assert Bounds(is_unwanted=answer.come).result_of(answer) == "here"
+
+
+def test_an_answer_that_nobody_wants_any_more_is_not_waited_for() -> None:
+    with pytest.raises(UnwantedError):
+        Bounds(is_unwanted=lambda: True).result_of(Future())

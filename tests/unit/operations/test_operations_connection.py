@@ -1,13 +1,18 @@
-"""Errors of Kafka in the words of an operation."""
+"""Operations and Kafka: errors in their own words, and bounded questions about producer groups."""
 
 from __future__ import annotations
+
+import time
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka.denied import named
+from txbridge.operations import group_states
 from txbridge.operations.connection import kafka_errors
+from txbridge.operations.group_states import GroupStates
 
 
 def error_of(failure: Exception) -> EnvironmentProblemError:
@@ -42,3 +47,19 @@ def test_a_cluster_that_does_not_answer_and_a_refusal_are_told_apart() -> None:
     assert isinstance(away, KafkaUnreachableError)
     refused = error_of(KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)))
     assert str(refused).startswith("Kafka refused; writing to offset[0]: ")
+
+
+def test_coordinators_that_do_not_answer_cost_their_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def no_answer(_self: GroupStates, group: str, _deadline: object) -> str:
+        asked.append(group)
+        time.sleep(0.1)
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(GroupStates, "_ask_kafka", no_answer)
+    monkeypatch.setattr(group_states, "_LONGEST_S", 0.1)
+    connection: Any = None
+    states = GroupStates(connection)
+    assert [states.problem_of(f"group{number}") for number in range(100)] == [None] * 100
+    assert asked == ["group0"]

@@ -1,14 +1,18 @@
-"""Log lines of the libraries below the worker: their logger and their level."""
+"""Log lines of a worker: those of the libraries below it, exceptions in their callbacks, and the form for people."""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from faust.types import TP
 
 from txbridge.kafka.endtxn_watch import EndTxnWatch
+from txbridge.kafka.fence import guarded, is_fenced
 from txbridge.worker.faust.log_throttle import calm_down
 from txbridge.worker.faust.transport import TolerantConsumer
 
@@ -93,3 +97,54 @@ def test_a_partition_that_nobody_writes_to_is_no_error(caplog):
     consumer = TolerantConsumer.__new__(TolerantConsumer)
     consumer.verify_event_path(1e9, TP("RMQ_SYS_TRANS_END_TOPIC", 0))
     assert caplog.records == []
+
+
+PROGRAM = """
+from txbridge import log
+
+log.configure("console", "info")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.get_logger("txbridge.test").exception("boom", a=1)
+"""
+
+
+def test_in_a_pipe_it_is_text_without_colours_and_warnings():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        env={name: value for name, value in os.environ.items() if name != "FORCE_COLOR"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    first, *trace = done.stderr.decode().splitlines()
+    assert first.endswith("[txbridge.test] a=1")
+    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
+    assert b"\x1b" not in done.stderr
+
+
+def test_what_a_call_returns_and_raises_is_passed_on():
+    assert guarded(lambda number: number + 1, 1) == 2
+    with pytest.raises(ValueError, match="mine"):
+        guarded(int, "mine")
+
+
+def test_a_hidden_error_is_raised():
+    def flush():
+        hidden = KafkaException(KafkaError(KafkaError._FENCED, "fenced by another"))
+        raise SystemError("a callback returned a result with an exception set") from hidden
+
+    with pytest.raises(KafkaException) as caught:
+        guarded(flush)
+    assert is_fenced(caught.value)
+
+
+def test_an_error_that_is_lost_wants_an_abort_which_will_tell():
+    def flush():
+        raise SystemError("flush returned NULL without setting an exception")
+
+    with pytest.raises(KafkaException, match="was lost") as caught:
+        guarded(flush)
+    assert caught.value.args[0].txn_requires_abort()
+    assert not is_fenced(caught.value)

@@ -1,17 +1,24 @@
-"""The demo without Kafka: its printed figures, and its local transactions, which share those of SQLite."""
+"""Examples without Kafka: the demo's figures and transactions, Airflow's DAG, and managed Kafka's configurations."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
+import yaml
+from txbridge_audit.report.acceptances import read_acceptances
 
 from tests.support.source import ROOT
 from txbridge import LocalTransactionState
+from txbridge.cli.app import app
+from txbridge.config.sources import load_settings
 
 COMMIT, ROLLBACK = LocalTransactionState.COMMIT_MESSAGE, LocalTransactionState.ROLLBACK_MESSAGE
 UNKNOWN = LocalTransactionState.UNKNOWN
@@ -79,3 +86,63 @@ async def test_what_the_database_refuses_is_refused_for_all_that_share_it_and_th
     # The first one may have had a database transaction of its own.
     assert isinstance(refused[1], sqlite3.IntegrityError)
     assert refused[0] is COMMIT or isinstance(refused[0], sqlite3.IntegrityError)
+
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_audit_has_the_options_of_the_dag() -> None:
+    found = re.search(r"```python\n(.*?)```", (DOCS / "how-to/airflow.md").read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    command = next(node for node in ast.parse(found[1]).body if "AUDIT" in ast.unparse(node).split(" = ")[0])
+    given = set(re.findall(r"'(--[a-z-]+)'", ast.unparse(command)))
+    known = {name for option in typer.main.get_command(app).commands["audit"].params for name in option.opts}  # type: ignore[attr-defined]
+    assert {"--ledger", "--continue", "--accept", "--csv"} <= given <= known
+
+
+def test_acceptances_may_be_a_header_line_alone() -> None:
+    assert read_acceptances("id,who,why,until\n", "accepted.csv") == ()
+
+
+PAGE = (Path(__file__).parents[3] / "docs/how-to/managed-kafka.md").read_text("utf-8")
+#: Settings without which records may be lost.
+VITAL = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "auto.create.topics.enable": "false",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_a_worker_takes_each_configuration_file(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text(text)
+    settings = load_settings({}, file, {"TXBRIDGE_KAFKA": '{"sasl.password": "secret"}'})
+    assert settings.kafka["sasl.password"] == "secret"
+    assert settings.kafka["security.protocol"] in {"SASL_SSL", "SSL"}
+    assert settings.bootstrap_servers.rpartition(":")[2].isdecimal()
+
+
+def test_the_brokers_settings_are_those_that_a_worker_relies_on() -> None:
+    (text,) = blocks("properties")
+    given = dict(line.split("=", 1) for line in text.split())
+    assert given.items() >= VITAL.items()
+    defaults = load_settings({"bootstrap_servers": "b-1:9096"}, None, {})
+    assert int(given["transaction.max.timeout.ms"]) >= defaults.commit_timeout
+    assert int(given["group.min.session.timeout.ms"]) <= defaults.session_timeout
+
+
+def test_strimzis_resources_are_replicated() -> None:
+    (text,) = blocks("yaml")
+    cluster, topic = yaml.safe_load_all(text)
+    config = {name: str(value).lower() for name, value in cluster["spec"]["kafka"]["config"].items()}
+    assert config.items() >= VITAL.items()
+    assert config["transaction.state.log.replication.factor"] == config["offsets.topic.replication.factor"] == "3"
+    assert config["transaction.state.log.min.isr"] == "2"
+    assert topic["metadata"]["labels"]["strimzi.io/cluster"] == cluster["metadata"]["name"]
+    assert (topic["spec"]["replicas"], topic["spec"]["config"]["min.insync.replicas"]) == (3, 2)

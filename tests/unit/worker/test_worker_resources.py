@@ -1,8 +1,10 @@
-"""Room for partitions by the process's file descriptors: the arithmetic, the raised limit and the refusal."""
+"""A worker's file descriptors, which give room for partitions, and its memory."""
 
 from __future__ import annotations
 
+import ctypes
 import resource
+import threading
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ from structlog.testing import capture_logs
 
 from txbridge.doctor.broker_checks import descriptors
 from txbridge.kafka.descriptors import capacity, needed
-from txbridge.worker import startup
+from txbridge.worker import malloc, startup
 from txbridge.worker.slots import NoRoomError, PartitionSlots
 
 
@@ -67,3 +69,9 @@ def test_the_doctor_tells_the_need_when_it_is_above_the_usual_limit() -> None:
     assert finding.text == (
         "a worker that takes over all 32 partitions may have 1912 file descriptors open (with 3 brokers)"
     )
+
+
+def test_a_c_library_without_these_functions_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
+    malloc.return_freed_memory()
+    assert "txbridge-malloc" not in {thread.name for thread in threading.enumerate()}

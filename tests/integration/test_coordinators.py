@@ -1,4 +1,4 @@
-"""The coordinator of a producer group moves to another broker while the former one lives on."""
+"""Two real brokers, and the one that coordinates a producer group or is taken for the controller goes away."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.support.harness import CheckMember, eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
@@ -73,3 +74,30 @@ def test_p8_checks_go_on_when_the_coordinator_moves_and_the_former_one_still_ans
     eventually(lambda: coordinator(servers, check) not in {SECOND, -1}, 60, "the coordinator did not move")
     eventually(is_alive, 30, "the group counts as dead although it has a member")
     member.leave()
+
+
+TOPIC = "orders"
+
+
+@pytest.mark.long
+def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
+    with EmbeddedKafka(config=SESSION) as kafka, SecondBroker(kafka) as second:
+        settings = quiet(f"{kafka.bootstrap_servers},{second.bootstrap_servers}")
+        admin = AdminClient(settings)
+        admin.create_topics([NewTopic(TOPIC, 1, 2)])[TOPIC].result(120)
+        eventually(lambda: is_described(ControllerRequests(lambda: AdminClient(settings))), 20)
+        # Each client takes one of the two brokers for the controller.
+        clients = [ControllerRequests(lambda: AdminClient(settings)) for _ in range(8)]
+        assert all(is_described(client) for client in clients)
+        second.kill()
+        # A new client may also choose the dead broker until the cluster has noticed the death.
+        eventually(lambda: all(is_described(client) for client in clients), 90)
+
+
+def is_described(client: ControllerRequests) -> bool:
+    try:
+        answers = client.describe_topics([TOPIC], 10)
+        return len(answers[TOPIC].result().partitions) == 1
+    except Exception as error:
+        print(repr(error))
+        return False
