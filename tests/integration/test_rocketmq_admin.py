@@ -14,8 +14,8 @@ import pytest
 from txbridge_rocketmq.access import signature
 from txbridge_rocketmq.grpc_messages import definition, service
 
-from tests.peer import golang
 from tests.peer.mqadmin import mqadmin
+from tests.peer.native import GO_REMOTING, go_client
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge
 from tests.support.rocketmq_door import SECRET, Door, RawClient, end_fields, heartbeat, send_fields, topic_of
@@ -191,7 +191,7 @@ def test_mqadmin_and_the_admin_client_of_go(bridge: Bridge, keys: Path) -> None:
 
             def go(*command: str) -> str:
                 return subprocess.run(
-                    [golang.go_client(golang.REMOTING, "admin"), door.address, *command],
+                    [go_client(GO_REMOTING, "admin"), door.address, *command],
                     capture_output=True,
                     text=True,
                     check=True,

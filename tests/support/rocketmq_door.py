@@ -21,11 +21,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.peer import golang
-from tests.peer.golang import go_client
 from tests.peer.jars import client_class_path
-from tests.peer.npm import NODE, node_packages
-from tests.peer.rust import rust_client
+from tests.peer.native import GO_GRPC, GO_REMOTING, NODE, go_client, node_packages, rust_client
 from tests.support import http
 from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge
@@ -252,7 +249,7 @@ class GoClient(RemotingClient):
 
     def __init__(self, doors: Sequence[Reachable], group: str, keys: Sequence[str] = (), **environment: str) -> None:
         _require("Go", "golang-go", "go")
-        super().__init__([go_client(golang.REMOTING)], doors, group, keys, **environment)
+        super().__init__([go_client(GO_REMOTING)], doors, group, keys, **environment)
 
 
 class GrpcClient(Client):
@@ -300,7 +297,7 @@ def _grpc_program(language: str) -> list[str | Path]:
             return ["env", f"NODE_PATH={node_packages()}", "node", NODE / "client.js"]
         case "go":
             _require("Go", "golang-go", "go")
-            return [go_client(golang.GRPC)]
+            return [go_client(GO_GRPC)]
         case "rust":
             _require("Rust", "cargo", "cargo")
             return [rust_client()]

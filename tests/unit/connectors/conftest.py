@@ -30,6 +30,7 @@ def url(request):
 def engine(url):
     """An engine of this database, with all tables."""
     made = sql_application.create(url)
+    create_outbox(made)
     yield made
     made.dispose()
 

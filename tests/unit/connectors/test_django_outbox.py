@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from io import StringIO
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -15,20 +14,11 @@ from django.db import connection, transaction
 from django.db.utils import DatabaseError
 from django.test import RequestFactory, override_settings
 from sqlalchemy import create_engine, inspect
-from txbridge_sqlalchemy import OutboxRows, create_outbox
+from txbridge_sqlalchemy import create_outbox
 
 from tests.support.django_work import configure_django
+from tests.unit.connectors.test_sqlalchemy_outbox import WHOLE, waiting
 from txbridge import Message, UsageError
-
-WHOLE = Message(
-    "orders.placed",
-    b"\x00\xff",
-    key=b"\xfe",
-    headers=[("text", "é"), ("bytes", b"\xff"), ("none", None)],
-    timestamp=1_700_000_000_000,
-    partition=3,
-    deliver_at=datetime(2040, 1, 1, tzinfo=UTC),
-)
 
 
 @pytest.fixture
@@ -48,16 +38,6 @@ def outbox(engine):
     from txbridge_django import outbox
 
     return outbox
-
-
-def waiting(engine):
-    """The messages that a relay reads."""
-    rows = OutboxRows(engine)
-    try:
-        rows.verify()
-        return [row.message for row in rows.read_rows(0)]
-    finally:
-        rows.close()
 
 
 def test_a_relay_reads_what_was_added_in_the_order_of_the_calls(engine, outbox):

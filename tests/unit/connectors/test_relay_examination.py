@@ -39,14 +39,6 @@ def _at_once(monkeypatch):
     monkeypatch.setattr(relay_examination, "_GATE_PAUSE_S", 0.02)
 
 
-@pytest.fixture
-def engine(url):
-    made = create_engine(url)
-    create_outbox(made)
-    yield made
-    made.dispose()
-
-
 def found(engine, half=HALF, table="txbridge_outbox"):
     """Levels and texts. Each finding that is not good says what to do."""
     address = engine if isinstance(engine, str) else engine.url.render_as_string(hide_password=False)

@@ -21,13 +21,11 @@ from txbridge_sqlalchemy import (
     Inbox,
     Outbox,
     SqlTransactionListener,
-    create_outbox,
     transactions,
 )
 from txbridge_sqlalchemy.inbox_table import inbox
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX
 
-from tests.support import sql_application
 from tests.support.async_engine import DRIVERS, async_twin
 from tests.support.consumed import Record
 from tests.support.django_work import DjangoListener
@@ -42,14 +40,6 @@ MESSAGE = message("A" * 32)
 @pytest.fixture(params=DRIVERS.keys())
 def url(request):
     return request.getfixturevalue(f"{request.param}_url".replace("mysql", "mariadb"))
-
-
-@pytest.fixture
-def engine(url):
-    made = sql_application.create(url)
-    create_outbox(made)
-    yield made
-    made.dispose()
 
 
 # --- how a connection comes to commit by itself -----------------------------------------------------------------------

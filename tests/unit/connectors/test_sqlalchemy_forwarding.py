@@ -43,12 +43,6 @@ LAST = LaneState("C" * 32, 0, 7)
 
 
 @pytest.fixture
-def engine(engine):
-    create_outbox(engine)
-    return engine
-
-
-@pytest.fixture
 def sent():
     """The ENDs that were sent again, with their futures."""
     return {}

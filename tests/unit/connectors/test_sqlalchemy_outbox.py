@@ -26,18 +26,11 @@ WHOLE = Message(
 )
 
 
-@pytest.fixture
-def engine(url):
-    made = create_engine(url)
-    create_outbox(made)
-    yield made
-    made.dispose()
-
-
 def waiting(engine):
     """The messages in the outbox, as a relay with one lane reads them."""
     rows = OutboxRows(engine)
     try:
+        rows.verify()
         return [row.message for row in rows.read_rows(0)]
     finally:
         rows.close()

@@ -27,14 +27,6 @@ OTHER = LaneState("C" * 32, 0, 3)
 
 
 @pytest.fixture
-def engine(url):
-    made = create_engine(url)
-    create_outbox(made)
-    yield made
-    made.dispose()
-
-
-@pytest.fixture
 def relay():
     """A factory of OutboxRows, each with the lanes that it can get."""
     made = []

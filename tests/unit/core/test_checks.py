@@ -10,7 +10,6 @@ from tests.support.partition_builder import (
     COMMIT,
     POLICY,
     ROLLBACK,
-    UNKNOWN,
     Partition,
     end,
     entry,
@@ -95,15 +94,6 @@ def test_p6_a_late_check_is_parked_with_its_number_and_its_interval_counts_from_
     assert draft.checks == [changed]
     assert (changed.state, changed.checks, changed.next_due) == (TransactionState.PENDING, 1, 37_003)
     assert (draft.ops(), draft.tombstones, draft.watermark) == ([], [], 1)
-
-
-@pytest.mark.parametrize(("decision", "checks"), [(COMMIT, []), (ROLLBACK, []), (UNKNOWN, [0])])
-def test_p6_a_decision_in_the_same_transaction_stops_the_check(decision, checks):
-    assert offsets(Partition().prepare(0).step(7_000, end(0, entry(0, decision))).checks) == checks
-    # Also one that cannot be delivered.
-    partition = Partition().prepare(0)
-    partition.obstacles["orders.placed"] = "no such topic"
-    assert offsets(partition.step(7_000, end(0, entry(0, decision))).checks) == checks
 
 
 def test_p6_checks_are_as_of_a_time_before_the_transaction():
@@ -205,26 +195,6 @@ def test_p6_p7_an_interval_counts_from_when_the_check_is_known_to_be_committed()
     # A clock that is behind takes nothing away.
     second.apply(40_000)
     assert partition.queue.next_due() == 71_000
-
-
-@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
-def test_p7_a_decision_after_the_last_check_stops_the_discard(decision):
-    partition = checked(0, 1)
-    partition.step(96_999, end(0, entry(0, decision)))
-    # In the same transaction, too.
-    draft = partition.draft(97_000, end(1, entry(1, decision)))
-    assert (draft.discards, draft.tombstones) == ([], [1])
-    assert [outcome.value for outcome, _ in draft.ops()] == [decision.name.lower()]
-
-
-def test_p7_a_commit_held_after_the_last_check_is_not_discarded():
-    partition = checked(0)
-    partition.obstacles["orders.placed"] = "no such topic"
-    partition.step(95_999, end(0, entry(0, COMMIT)))
-    # Its first retry is due together with the discard that it has escaped.
-    partition.obstacles.clear()
-    draft = partition.step(97_000)
-    assert (draft.discards, offsets(draft.deliver)) == ([], [0])
 
 
 def test_discards_are_limited_and_the_rest_follows():

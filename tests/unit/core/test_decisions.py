@@ -126,17 +126,6 @@ def test_p5_the_first_decision_wins(first: Decision, second: Decision, refused: 
     assert partition.queue.watermark == (1 if when == "below the watermark" else 0)
 
 
-@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK, UNKNOWN])
-def test_p5_what_is_forgotten_is_late_and_stays_as_it_was(decision, monkeypatch):
-    monkeypatch.setattr(remembered, "PLACES", 1)
-    partition = Partition().prepare(0, 1, 2)
-    partition.step(NOW, end(0, entry(0, ROLLBACK)))
-    partition.step(NOW, end(1, entry(1, ROLLBACK)))
-    assert partition.queue.watermark == 2
-    draft = partition.step(NOW, end(2, entry(0, decision)))
-    assert (draft.ops(), reasons(draft)) == ([], ["LATE"])
-
-
 def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
     monkeypatch.setattr(remembered, "PLACES", 4)
     partition = Partition()
@@ -179,15 +168,6 @@ def test_p1_a_transaction_marker_is_no_half_message():
     partition.queue.advance_reader(4)
     draft = partition.step(NOW, end(0, entry(1, COMMIT), entry(3, COMMIT)))
     assert (draft.deliver, reasons(draft)) == ([], ["NO_HALF_MESSAGE", "NO_HALF_MESSAGE"])
-
-
-def test_p1_a_malformed_half_message_can_not_be_committed():
-    partition = Partition().prepare(0)
-    partition.queue.read_malformed(1, 10)
-    before = partition.step(NOW, end(0, entry(1, COMMIT)))
-    assert (before.malformed, before.ops(), reasons(before)) == ([1], [(Outcome.DISCARD, [1])], ["NO_HALF_MESSAGE"])
-    after = partition.step(NOW, end(1, entry(1, COMMIT), entry(1, UNKNOWN)), resume(2, 1))
-    assert (after.deliver, after.ops(), reasons(after)) == ([], [], ["LATE", "LATE", "LATE"])
 
 
 def test_the_transaction_id_is_the_right_to_decide():
@@ -258,15 +238,6 @@ def test_a_resumed_message_can_be_committed_in_the_same_transaction_and_needs_it
     assert [offsets(partition.step(100_000, *records).deliver) for _ in range(2)] == [[1], [0]]
 
 
-def test_only_what_is_discarded_is_resumed():
-    partition = held(3)
-    partition.prepare(4, 5, 6, 7)
-    partition.step(NOW, end(1, entry(4, ROLLBACK), entry(5, COMMIT)))
-    draft = partition.step(NOW, *[resume(offset, offset + 1) for offset in range(2, 6)], resume(6, 9))
-    assert reasons(draft) == ["NOT_DISCARDED", "NOT_DISCARDED", "NOT_DISCARDED", "NOT_DISCARDED", "NO_HALF_MESSAGE"]
-    assert draft.changed == []
-
-
 def test_a_resume_needs_the_transaction_id_and_the_group():
     partition = discarded(0)
     draft = partition.step(
@@ -325,14 +296,6 @@ def test_p5_the_decision_of_a_held_message_stands():
     second = partition.step(NOW, end(1, entry(1, COMMIT), entry(1, ROLLBACK), entry(1, UNKNOWN)))
     assert (second.ops(), reasons(second)) == ([], ["REPEAT", "CONTRADICTION"])
     assert offsets(partition.step(NOW + 1_000).deliver) == [1]
-
-
-def test_a_retry_is_limited_and_the_rest_follows():
-    partition = held(*range(5))
-    assert partition.queue.timers.peek_deliveries(NOW + 999, 10) == []
-    assert offsets(partition.queue.timers.peek_deliveries(NOW + 1_000, 10)) == [0, 1, 2, 3, 4]
-    partition.max_entries = 2
-    assert [offsets(partition.step(NOW + 1_000).deliver) for _ in range(3)] == [[0, 1], [2, 3], [4]]
 
 
 # --- what has room ----------------------------------------------------------------------------------------------------
@@ -526,16 +489,3 @@ def test_a_held_message_can_be_abandoned_and_is_finished():
     assert (draft.tombstones, draft.watermark) == ([0], 1)
     later = partition.step(6_000, end(3, entry(0, ROLLBACK), entry(0, COMMIT)), abandon(4, 0))
     assert (offsets(later.deliver), reasons(later)) == ([], ["CONTRADICTION", "REPEAT", "NOT_HELD"])
-
-
-def test_a_message_that_is_not_held_can_not_be_abandoned():
-    partition = Partition().prepare(0, 1, 2)
-    draft = partition.step(2_000, abandon(0, 0), end(1, entry(1, COMMIT)), abandon(2, 1), end(3, entry(0, ROLLBACK)))
-    assert (reasons(draft), draft.abandoned, offsets(draft.deliver)) == (["NOT_HELD", "NOT_HELD"], [], [1])
-
-
-def test_a_message_held_in_the_same_transaction_can_be_abandoned():
-    partition = Partition().prepare(0)
-    partition.obstacles["orders.placed"] = "gone"
-    draft = partition.step(2_000, end(0, entry(0, COMMIT)), abandon(1, 0))
-    assert (draft.ops(), list(draft.changed)) == ([(Outcome.ABANDON, [0])], [])

@@ -52,22 +52,6 @@ def test_the_transition_table_is_the_one_written_by_hand(capsys):
     assert len(by_hand) == 7 * 13
 
 
-def test_a_pair_that_can_not_happen_is_an_error():
-    with pytest.raises(KeyError):
-        TRANSITIONS[TransactionState.COMMITTED, Event.CHECK]
-
-
-def test_a_held_or_final_state_is_never_left_by_a_decision():
-    for state in (
-        TransactionState.HELD,
-        TransactionState.COMMITTED,
-        TransactionState.ROLLED_BACK,
-        TransactionState.ABANDONED,
-    ):
-        for event in (Event.COMMIT, Event.COMMIT_UNDELIVERABLE, Event.ROLLBACK, Event.UNKNOWN, Event.RESUME):
-            assert TRANSITIONS[state, event].state is state
-
-
 @pytest.mark.parametrize("source", [Source.CLIENT, Source.CHECK, Source.OPERATOR])
 def test_whoever_decides_a_decision_is_the_same_event(source):
     assert event_of(Decision.COMMIT, source) is Event.COMMIT

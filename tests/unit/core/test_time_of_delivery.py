@@ -7,7 +7,6 @@ import pytest
 from tests.support.partition_builder import (
     COMMIT,
     POLICY,
-    ROLLBACK,
     UNKNOWN,
     Partition,
     end,
@@ -66,30 +65,6 @@ def test_p13_a_commit_before_the_time_schedules_and_the_time_delivers_once():
 def test_p13_a_time_that_has_passed_is_none(deliver_at):
     partition = Partition().prepare(0, deliver_at=deliver_at)
     assert offsets(partition.step(NOW, end(0, entry(0, COMMIT))).deliver) == [0]
-
-
-def test_p13_a_rollback_needs_no_time():
-    partition = Partition().prepare(0, deliver_at=DUE)
-    assert offsets(partition.step(NOW, end(0, entry(0, ROLLBACK))).rolled_back) == [0]
-    assert partition.step(DUE).deliver == []
-
-
-def test_p5_the_decision_of_a_scheduled_message_stands():
-    partition = Partition().prepare(0, deliver_at=DUE)
-    record = end(0, entry(0, COMMIT), entry(0, ROLLBACK), entry(0, COMMIT), entry(0, UNKNOWN))
-    assert reasons(partition.step(NOW, record)) == ["CONTRADICTION", "REPEAT"]
-    assert reasons(partition.step(NOW, end(1, entry(0, ROLLBACK)), resume(2, 0))) == ["CONTRADICTION", "NOT_DISCARDED"]
-    assert offsets(partition.step(DUE).deliver) == [0]
-
-
-def test_p6_it_is_checked_like_any_other_until_it_is_decided_and_then_neither_checked_nor_discarded():
-    partition = Partition().prepare(0, deliver_at=400_000_000)
-    assert offsets(partition.step(7_000).checks) == [0]
-    draft = partition.step(8_000, end(0, entry(0, COMMIT)))
-    assert (offsets(draft.scheduled), draft.scheduled[0].checks) == ([0], 1)
-    for now in range(37_000, 400_000_000, 10_000_000):
-        draft = partition.step(now)
-        assert (draft.checks, draft.discards, draft.deliver) == ([], [], [])
 
 
 @pytest.mark.parametrize("is_decided", [True, False])

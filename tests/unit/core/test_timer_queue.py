@@ -22,45 +22,6 @@ class Dues:
         self.schedule.push_item(due, offset)
 
 
-def test_takes_what_is_due_in_the_order_of_time():
-    dues = Dues()
-    for due, offset in [(30, 1), (10, 2), (20, 3), (10, 1)]:
-        dues.push(due, offset)
-    assert dues.schedule.take_due(9, 5) == []
-    assert dues.schedule.take_due(20, 1) == [1]
-    assert dues.schedule.take_due(20, 5) == [2, 3]
-    assert dues.schedule.take_due(20, 5) == []
-    assert dues.schedule.take_due(99, 5) == []
-    assert len(dues.schedule) == 0
-
-
-def test_what_was_pushed_twice_comes_once():
-    dues = Dues()
-    for _ in range(3):
-        dues.push(10, 1)
-    dues.push(10, 2)
-    assert dues.schedule.take_due(10, 2) == [1, 2]
-
-
-def test_a_limit_of_nothing():
-    dues = Dues()
-    dues.push(10, 1)
-    assert dues.schedule.take_due(10, 0) == []
-    assert dues.schedule.take_due(10, 1) == [1]
-
-
-def test_next_due():
-    dues = Dues()
-    assert dues.schedule.next_due() is None
-    dues.push(10, 1)
-    dues.push(20, 2)
-    del dues.of[1]
-    assert dues.schedule.next_due() == 20
-    assert dues.schedule.next_due() == 20
-    del dues.of[2]
-    assert dues.schedule.next_due() is None
-
-
 def test_what_is_due_later_is_not_looked_at():
     dues = Dues()
     dues.push(5_000, 1)
@@ -112,23 +73,6 @@ def test_cleaning_costs_a_constant_number_of_questions_per_push():
     assert len(dues.schedule) == pushes
     assert dues.asked < 3 * pushes
     assert dues.schedule.take_due(pushes, pushes) == list(range(pushes))
-
-
-def test_peek_tells_what_take_would_yield_and_removes_nothing():
-    dues = Dues()
-    for offset in range(100):
-        dues.push((offset * 37) % 50, offset)
-    for offset in range(0, 100, 3):
-        del dues.of[offset]
-    dues.push(10, 1)
-    for now, limit in [(-1, 100), (10, 3), (10, 100), (49, 40), (99, 0), (99, 1_000)]:
-        peeked = dues.schedule.peek_due(now, limit)
-        assert peeked == dues.schedule.peek_due(now, limit)
-        taken = dues.schedule.take_due(now, limit)
-        assert peeked == taken
-        for offset in taken:
-            dues.schedule.push_item(dues.of[offset], offset)
-    assert Dues().schedule.peek_due(99, 5) == []
 
 
 def test_what_is_due_in_days_takes_its_turn():

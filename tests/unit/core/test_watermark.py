@@ -104,18 +104,6 @@ def test_parking_is_limited_and_the_rest_follows():
     assert [(offsets(draft.parked), draft.watermark) for draft in steps] == [([0, 1], 2), ([2, 3], 4), ([4], 5)]
 
 
-def test_a_parked_message_is_still_checked_once_and_decided():
-    partition = Partition(CheckPolicy(park_after_records=0)).prepare(0)
-    assert offsets(partition.step(NOW).parked) == [0]
-    assert partition.queue.watermark == 1
-    assert [offsets(partition.step(now).checks) for now in (6_999, 7_000, 7_001)] == [[], [0], []]
-    draft = partition.draft(8_000, end(0, entry(0, COMMIT)))
-    assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
-    partition.commit(draft)
-    assert partition.queue.outcome_of(0) is None
-    assert reasons(partition.step(8_001, end(1, entry(0, ROLLBACK)))) == ["CONTRADICTION"]
-
-
 def test_a_message_can_be_discarded_above_the_watermark():
     # Message 0 is neither checked nor parked yet.
     partition = Partition(replace(POLICY, park_after=200_000)).prepare(0, immunity="3600").prepare(1)
@@ -129,17 +117,6 @@ def test_a_message_can_be_discarded_above_the_watermark():
 
 
 # --- malformed --------------------------------------------------------------------------------------------------------
-
-
-def test_p8_a_malformed_half_message_is_set_aside_and_stops_nothing():
-    partition = Partition().prepare(0)
-    assert partition.queue.read_malformed(1, 50) is True
-    partition.prepare(2)
-    assert partition.queue.malformed == {1}
-    draft = partition.step(NOW, end(0, entry(0, COMMIT), entry(2, COMMIT)))
-    assert draft.malformed == [1]
-    assert draft.ops() == [(Outcome.COMMIT, [0, 2]), (Outcome.DISCARD, [1])]
-    assert (draft.watermark, partition.queue.watermark, partition.queue.malformed) == (3, 3, frozenset())
 
 
 def test_the_watermark_waits_for_what_is_not_set_aside():
@@ -174,13 +151,6 @@ def test_p10_checks_go_on_after_a_take_over_with_the_next_number():
     assert partition.draft(66_999).is_empty
     assert [(one.offset, one.checks) for one in partition.step(67_000).checks] == [(5, 3)]
     assert offsets(partition.step(70_000).discards) == [6]
-
-
-def test_p10_age_goes_on_after_a_take_over():
-    partition = restored(parked(5), parked(6, resumed=2_000), policy=CheckPolicy(transaction_max_age=100_000))
-    partition.dead.add("orders")
-    assert offsets(partition.step(101_000).discards) == [5]
-    assert offsets(partition.step(102_000).discards) == [6]
 
 
 def test_p10_held_and_discarded_messages_go_on_after_a_take_over():

@@ -1,4 +1,4 @@
-"""The pure parts of the benches: goals of ratios, the stages of a decision, the table, and a bench that fails."""
+"""The pure parts of the benches: goals of ratios, the stages of a decision, and a bench that fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import tests.bench.__main__ as program
 from tests.bench import whole_run
 from tests.bench.measure import PER_SECOND, Ratio, by_turns
 from tests.bench.outbox import faults
-from tests.bench.report import merged, table
 from tests.bench.rolling import longest_pause
 from tests.bench.stages import Times, stages
 from tests.support.source import ROOT
@@ -95,37 +94,6 @@ def test_a_pause_of_a_rolling_restart_is_the_time_in_which_decisions_wait_and_no
     assert longest_pause(arrivals, sightings, 0, 10) == pytest.approx(expected)
 
 
-def test_the_table_has_figures_then_ratios_then_what_failed():
-    figures = {PER_SECOND: 12_345.6, "cpu us, client": 40.0, "cpu us, Kafka": 50.5}
-    missed = {"value": 3.0, "least": 2.5, "most": 3.5, "goal": "at most 1", "met": False}
-    without_goal = {"value": 1.25, "least": None, "most": None, "goal": None, "met": None}
-    reports = {
-        "good": {
-            "figures": by_turns(1, {"work": lambda: figures}).report(),
-            "ratios": {"quick": RATIO, "slow": missed, "told": without_goal},
-        },
-        "bad": {"error": "AssertionError: no luck\nand its log"},
-    }
-    before = {
-        "ratios": {
-            "quick": {**RATIO, "value": 4.1, "least": 4.0, "most": 4.99},
-            "slow": {"value": 3.5, "least": 3.4, "most": 3.6},
-        }
-    }
-    assert table(merged({}, reports, before)) == (
-        "workload    what                    median     least   most\n"
-        "good: work  per second              12,346     12,346  12,346\n"
-        "good: work  cpu us, client + Kafka  40 + 50.5\n"
-        "\n"
-        "ratio  value  least  most  goal        met  before  changed\n"
-        "quick  5.2    5      5.5   at least 5  yes  4.1     yes\n"
-        "slow   3      2.5    3.5   at most 1   no   3.5     no\n"
-        "told   1.25   -      -     -           -    -       -\n"
-        "\n"
-        "bad failed: AssertionError: no luck"
-    )
-
-
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """The commands of a whole run. In place of the processes: one bench works, one raises, one dies without a word."""
@@ -157,7 +125,9 @@ def test_a_bench_that_fails_loses_no_other_and_the_report_keeps_the_run_before(t
         assert report["ratios"] == {"quick": RATIO}
         assert (report["before"] and report["before"]["ratios"]) == before
     assert report["before"]["commit"] == "abc"
-    assert "quick  5.2    5      5.5   at least 5  yes  5.2     no" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "quick  5.2    5      5.5   at least 5  yes  5.2     no" in shown
+    assert "\nraises failed: ValueError: no\n" in shown
 
 
 def test_a_quick_run_takes_every_bench_with_ratios_and_each_knows_its_options(tmp_path, started, monkeypatch):
