@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import typer
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.report.alarms import AuditStep
 from txbridge_audit.report.entry import Entry, Place
+from txbridge_audit.report.model import AuditStep
 from typer.testing import CliRunner
 
 import txbridge

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from txbridge_rocketmq import door_process
-from txbridge_rocketmq.grpc_protocol import definition, service
+from txbridge_rocketmq.grpc_messages import definition, service
 
 from tests.support.grpc_door import TOPIC, GrpcDoor, path_of, sending, settings
 from tests.support.harness import eventually
