@@ -5,7 +5,7 @@ DJANGO ?= 6.1.3
 PYTHON312 ?= python3.12
 SOURCES := pyproject.toml $(shell find txbridge spark/txbridge_audit connectors -name '*.py')
 
-.PHONY: chaos corruption differential broken mutation audit-spark pictures django image images compose sbom changelog lock
+.PHONY: chaos corruption differential mutation audit-spark pictures django image images compose sbom changelog lock
 
 # `make chaos ARGS="--brokers 3"` has fifteen cells on three brokers. A short version of both is part of `make test` and
 # `make test-long`.
@@ -18,9 +18,6 @@ corruption: setup ## a million transactions written by hand with every violation
 # A JDK, and 98 MB of jars the first time.
 differential: setup ## the same scenarios on a real RocketMQ and on txbridge, side by side: five minutes
 	$(BIN)/python -m tests.differential $(ARGS)
-
-broken: setup ## breaks the code once for each promise: a test named after the promise must notice
-	$(BIN)/python tests/broken_on_purpose.py
 
 # An environment of its own: mutmut wants a later click than Faust allows, and the core needs nothing but pydantic-core.
 mutation: build/mutation/venv/.ready ## small defects in the pure core, one at a time, and whether a fast test notices: ARGS=draft

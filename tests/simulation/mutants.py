@@ -24,7 +24,7 @@ from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
 from txbridge.core import half_message, names, parked_table, states
-from txbridge.core.decision_record import PlainEntries
+from txbridge.core.decision_record import Decision, PlainEntries, Source
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.fresh_halves import FreshHalves, Run
 from txbridge.core.half_copies import Copy
@@ -407,6 +407,12 @@ def _copies_are_not_seen(_self: object, _start: object, _ids: object, _births: o
     return True
 
 
+def _taken_for_a_commit(event_of, which, decision, source):
+    """The event of a decision, where one of the decisions of clients counts as a commit."""
+    is_taken = decision is which and source in (Source.CLIENT, Source.CHECK)
+    return event_of(Decision.COMMIT if is_taken else decision, source)
+
+
 def _park_nothing(self, _limit, *, grown_old=True):
     del grown_old
     self.watermark = self.queue.read_position
@@ -422,6 +428,11 @@ MUTANTS |= {
     "disbelieve_an_indefinite_commit": put(
         Committer, "_was_committed", lambda self, _: self._state.writer.take_fence()
     ),
+    # The first message of each part of a plan is named in OP, and not delivered.
+    "a_message_is_named_and_not_delivered": wrap(OneByOne, "copies", lambda was: lambda *of: iter([*was(*of)][1:])),
+    # A client's unknown, or its rollback, is taken for a commit.
+    "unknown_is_a_commit": wrap(draft, "event_of", lambda was: partial(_taken_for_a_commit, was, Decision.UNKNOWN)),
+    "a_rollback_is_a_commit": wrap(draft, "event_of", lambda was: partial(_taken_for_a_commit, was, Decision.ROLLBACK)),
     # What a topic takes is believed for a minute.
     "believe_a_topic": put(topic_lookup, "BELIEVED_S", 60.0, {"no room for a marker": 1.0}),
     # A plan asks what topics take, and a transaction does not ask about OP, OFFSET and the discard topic.

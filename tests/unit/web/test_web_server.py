@@ -31,13 +31,10 @@ from txbridge.web.web_server import MOST_CONNECTIONS, WebServer
 
 
 class Page:
-    """A page that tells its query, one that fails, and one whose making takes long."""
+    """A page that fails, and one whose making takes long."""
 
     def __init__(self) -> None:
         self.made: list[float] = []
-
-    def query(self, request: PageRequest) -> PageAnswer:
-        return PageAnswer.text(HTTPStatus.OK, str(dict(request.query)))
 
     def broken(self, _request: PageRequest) -> PageAnswer:
         raise RuntimeError("a defect")
@@ -65,7 +62,7 @@ def web(reasons: list[str], page: Page) -> Iterator[WebServer]:
     registry = CollectorRegistry()
     # Its page has a megabyte, more than the system keeps for a slow reader.
     Gauge("large", "x" * 1_000_000, registry=registry)
-    pages = {"/query": page.query, "/broken": page.broken, "/costly": page.costly}
+    pages = {"/broken": page.broken, "/costly": page.costly}
     web = WebServer("127.0.0.1", free_port(), registry, {"/livez": lambda: reasons}, pages)
     web.start()
     yield web
@@ -102,11 +99,7 @@ def test_metrics_come_in_the_format_of_prometheus_and_a_wrong_path_names_the_rig
     status, body, headers = get(web, "/metrics")
     assert (status, body.endswith(b"\nlarge 0.0\n")) == (200, True)
     assert headers["Content-Type"].startswith("text/plain; version=")
-    assert get(web, "/")[:2] == (404, b"There is: /metrics /livez /query /broken /costly\n")
-
-
-def test_a_page_gets_the_query(web: WebServer) -> None:
-    assert get(web, "/query?of=0:42&cause=a%20b").body == b"{'of': '0:42', 'cause': 'a b'}\n"
+    assert get(web, "/")[:2] == (404, b"There is: /metrics /livez /broken /costly\n")
 
 
 def test_a_defect_of_a_page_is_logged_and_ends_nothing_else(web: WebServer) -> None:
