@@ -22,11 +22,11 @@ _PARTICIPLE = re.compile(
 _DJANGO = {"Command", "Meta", "Migration", "admin"}
 #: Most of each figure. A change may lower a limit, and must not raise it.
 LIMITS = {
-    "lines of the product": 58_600,
+    "lines of the product": 58_536,
     "lines of the tests": 81_245,
-    "words of the pages": 68_353,
+    "words of the pages": 68_331,
     "class names that stand for two things": 2,
-    "methods of one word, %": 21,
+    "methods of one word, %": 20,
     "methods named by a participle": 0,
     "file names used three times or more": 5,
 }

@@ -130,7 +130,6 @@ def test_owners_are_asked_while_somebody_looks_one_question_at_a_time_and_seldom
         owner.answer()
     # An answer that took 2 s.
     question = here.owners[0].asked[0][1]
-    question._result.counts.clear()
     object.__setattr__(question._result, "seconds", 2.0)
     assert not here.board.take_snapshot("", NOW)["reading"]
     for seconds, asked in ((17.0, 1), (1.5, 2)):
