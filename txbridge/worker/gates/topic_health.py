@@ -81,11 +81,12 @@ class TopicHealth:
         What Kafka has answered by then is remembered, so that the next call asks about the rest.
         """
         now = self._outside.monotonic()
+        # Also when nothing is asked for: a topic that was blocked is tried again once its entry is gone.
+        if now >= self._next_drop:
+            self._drop_old(now)
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
         if not unknown:
             return
-        if now >= self._next_drop:
-            self._drop_old(now)
         found = self._memory.look_up(self._requests, unknown, now)
         for topic, answer in found.items():
             self._log_denied(topic, answer.problem, now)
@@ -107,6 +108,7 @@ class TopicHealth:
         self._strict = {topic: until for topic, until in self._strict.items() if until > now}
         self._denied = {topic: until for topic, until in self._denied.items() if until > now}
         self._too_large = {topic: size for topic, size in self._too_large.items() if topic in self._strict}
+        self._find_limits()
         self.quarantine.drop_unused()
 
     def _find_limits(self) -> None:
