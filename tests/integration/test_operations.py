@@ -417,7 +417,7 @@ def test_a_held_message_whose_topic_is_gone_for_good_is_abandoned_and_told(bridg
         # A second abandon writes nothing.
         again = run(bridge, "resolve", where(prepared), "abandon", "--reason", "again")
         assert again.returncode == 1
-        assert "abandoned by an operator. Nothing was written" in " ".join(again.stdout.split())
+        assert "or cancelled by the application. Nothing was written" in " ".join(again.stdout.split())
         bridge.create_topic("missing")
         bridge.decide(pending, COMMIT)
         bridge.wait_outcome(pending, "commit")

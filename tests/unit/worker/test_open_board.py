@@ -128,7 +128,6 @@ def test_owners_are_asked_while_somebody_looks_one_question_at_a_time_and_seldom
     assert [len(owner.asked) for owner in here.owners] == [1, 1, 1]
     for owner in here.owners:
         owner.answer()
-    # An answer that took 2 s.
     question = here.owners[0].asked[0][1]
     object.__setattr__(question._result, "seconds", 2.0)
     assert not here.board.take_snapshot("", NOW)["reading"]
