@@ -270,10 +270,9 @@ class SimulatedAdmin:
     ) -> dict[ConfigResource, Future[Any]]:
         """Answer about the configuration of topics, as far as this user may see it."""
         self._process.actor.io()
-        answers = {}
-        for resource in resources:
-            answer: Future[Any] = Future()
-            answers[resource] = answer
+        self._world.saw(self._process.actor.name, "configs")
+        answers = {resource: Future[Any]() for resource in resources}
+        for resource, answer in answers.items():
             if not self._world.cluster.exists(resource.name):
                 answer.set_exception(kafka_exception(KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown topic"))
             elif not self._world.cluster.shows_configs:
