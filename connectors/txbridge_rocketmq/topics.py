@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.errors import is_missing_topic
 from txbridge_rocketmq.memory import TurnQueue
 
 T = TypeVar("T")
@@ -55,9 +56,7 @@ def look_up(requests: ControllerRequests, names: Sequence[str]) -> dict[str, int
 def _count(answer: BaseException | int) -> int | NoAnswerError:
     if isinstance(answer, int):
         return answer
-    if isinstance(answer, KafkaException) and answer.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return 0
-    return NoAnswerError(_text(answer))
+    return 0 if is_missing_topic(answer) else NoAnswerError(_text(answer))
 
 
 def _text(failure: BaseException) -> str:

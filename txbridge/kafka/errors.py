@@ -1,9 +1,9 @@
-"""Error codes of librdkafka: its public names, which confluent-kafka offers with an underscore only."""
+"""Error codes of librdkafka: its public names, which confluent-kafka offers with an underscore only, and a test."""
 # ruff: noqa: SLF001
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 ALL_BROKERS_DOWN = KafkaError._ALL_BROKERS_DOWN
 AUTHENTICATION = KafkaError._AUTHENTICATION
@@ -26,3 +26,8 @@ TIMED_OUT = KafkaError._TIMED_OUT
 TRANSPORT = KafkaError._TRANSPORT
 UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
 UNKNOWN_TOPIC = KafkaError._UNKNOWN_TOPIC
+
+
+def is_missing_topic(error: BaseException | None) -> bool:
+    """Whether this is a broker's answer that there is no such topic."""
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART

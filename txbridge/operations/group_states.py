@@ -7,6 +7,7 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Topi
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import ALIKE, KafkaCluster
+from txbridge.kafka.errors import is_missing_topic
 from txbridge.operations.causes import NOBODY
 from txbridge.operations.connection import Connection
 
@@ -48,7 +49,7 @@ class GroupStates:
             name
         ].exception()
         if described is not None:
-            if isinstance(described, KafkaException) and described.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if is_missing_topic(described):
                 for topic in self._cluster.topics_with_prefix(""):
                     if topic.replace(".", "_") == name.replace(".", "_"):
                         return f"no check topic: {ALIKE}, and there is {topic}. Use its group, or another name"

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.errors import is_missing_topic
 from txbridge.kafka.unreachable import other_cluster
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout
@@ -50,7 +51,8 @@ class InternalTopics:
         problem = other_cluster(self._start.cluster_id, str(answers.pop(_CLUSTER).result().cluster_id))
         self.is_elsewhere = bool(problem)
         if not problem:
-            problem = self._problem_of({name: one.result() for name, one in answers.items() if not _is_missing(one)})
+            found = {name: one for name, one in answers.items() if not is_missing_topic(one.exception())}
+            problem = self._problem_of({name: one.result() for name, one in found.items()})
             if problem and problem != self.problem:
                 self._report(problem)
         self.problem = problem
@@ -85,8 +87,3 @@ class InternalTopics:
             )
             self._metrics.found_partitions(count)
         return ""
-
-
-def _is_missing(answer: Future[Any]) -> bool:
-    error = answer.exception()
-    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART

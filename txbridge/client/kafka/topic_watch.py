@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.base.log import report
 from txbridge.client.kafka.admin import quiet_admin
 from txbridge.core.names import Names
+from txbridge.kafka.errors import is_missing_topic
 
 #: Most real topics that are looked up, once each. An application with more makes up names for its messages.
 _MAX_TOPICS = 1_000
@@ -33,11 +34,7 @@ def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[s
     # The name keeps the client until the answers are there.
     admin = quiet_admin(settings, AdminClient)
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_S)
-    return [topic for topic, answer in answers.items() if _is_missing(answer.exception())]
-
-
-def _is_missing(error: BaseException | None) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    return [topic for topic, answer in answers.items() if is_missing_topic(answer.exception())]
 
 
 class TopicWatch:
