@@ -69,7 +69,7 @@ def test_poll_is_not_waited_out_where_only_markers_are_left(
     kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each audit would take as long as the greatest silence of a broker that it allows."""
-    monkeypatch.setattr(intake, "POLL_TIMEOUT_MS", 120_000)
+    monkeypatch.setattr(intake, "POLL_TIMEOUT_MS", 600_000)
     log = KafkaLog(kafka.bootstrap_servers)
     record = Record(log.real(ORDERS), 0, b"k", b"v", [])
     log.transaction(record)  # with its marker after it
@@ -79,7 +79,7 @@ def test_poll_is_not_waited_out_where_only_markers_are_left(
         spans = {(log.real(ORDERS), 0): Range(start, end)}
         raw = intake.read(spark, kafka_settings(log.servers), spans, intake.READ_COMMITTED)
         assert raw.count() == count
-    assert time.monotonic() - since < 60
+    assert time.monotonic() - since < 300
 
 
 @pytest.mark.long

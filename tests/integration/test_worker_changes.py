@@ -182,7 +182,7 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     # Doctor and plan report the same.
     options = PlanOptions(transaction_max_age=72 * 3_600_000)
     plans = {one.topic: one for one in plan(KafkaCluster(bridge.admin), bridge.names, options)}
-    assert "all four topics have the same number" in plans[bridge.names.end].reasons[0]
+    assert "HALF, END, OP and OFFSET have the same number" in plans[bridge.names.end].reasons[0]
 
 
 def _ready(port: int) -> tuple[int, str]:

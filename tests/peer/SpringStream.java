@@ -37,6 +37,7 @@ public class SpringStream {
         String stream = "--spring.cloud.stream.";
         String bindings = stream + "bindings.";
         String transactions = stream + "rocketmq.bindings.transactions.producer.";
+        String others = stream + "rocketmq.bindings.others.producer.";
         try (ConfigurableApplicationContext context = application.run(
             stream + "rocketmq.binder.name-server=" + arguments[0], stream + "output-bindings=transactions;others",
             bindings + "transactions.destination=" + arguments[1], bindings + "others.destination=" + arguments[1],
@@ -44,8 +45,9 @@ public class SpringStream {
             bindings + "transactions.producer.use-native-encoding=true",
             bindings + "others.producer.use-native-encoding=true",
             transactions + "group=" + arguments[1], transactions + "producer-type=Trans",
-            transactions + "transaction-listener=listener", transactions + "send-msg-timeout=20000",
-            stream + "rocketmq.bindings.others.producer.group=" + arguments[1] + "-others")) {
+            // The default of 3 s is short for the first message on a busy machine.
+            transactions + "send-msg-timeout=20000", others + "send-msg-timeout=20000",
+            transactions + "transaction-listener=listener", others + "group=" + arguments[1] + "-others")) {
             StreamBridge bridge = context.getBean(StreamBridge.class);
             BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
             for (String line = commands.readLine(); line != null; line = commands.readLine()) {

@@ -61,7 +61,7 @@ class Reference:
     def _entry(self, record, entry, now: int, delivered: Container[int], is_forgotten: Callable[[int], bool]) -> str:
         message = self.messages.get(entry.half_offset)
         decision = {8: "committed", 12: "rolled_back", 0: ""}[entry.decision.value]
-        is_resume, is_abandon = record.source.value == "resume", record.source.value == "abandon"
+        is_resume, is_abandon = record.source.value == "resume", record.source.value in {"abandon", "cancel"}
         if record.source.value == "find":
             # A question, which has no effect.
             return None
