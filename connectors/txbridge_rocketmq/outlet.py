@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
-from txbridge.client.base.log import report
+from txbridge.client.base.contained import contained
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.names import Headers
@@ -142,11 +141,9 @@ class Outlet:
         self._hand_over()
 
     def _run(self) -> None:
+        serve_reports = contained(self._wire.serve_reports)
         while not self._stopping:
-            try:
-                self._wire.serve_reports(_SERVE_S)
-            except Exception as error:  # noqa: BLE001  a callback in the user's settings: the thread must live on
-                report(logging.ERROR, "kafka_callback_raised", exception=error)
+            serve_reports(_SERVE_S)
             self._hand_over()
 
     def _hand_over(self) -> None:

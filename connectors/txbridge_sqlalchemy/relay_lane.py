@@ -148,7 +148,7 @@ class LaneRelay:
         while not self._stopping.is_set() or (self._is_unfinished() and time.monotonic() < self._finish_by):
             try:
                 self._do_next_step()
-            except Exception as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
+            except BaseException as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
                 self._begin_again(error)
         if self._is_unfinished():
             report(
@@ -275,7 +275,7 @@ class LaneRelay:
         self._end = None
         self._course.forget_state()
 
-    def _begin_again(self, error: Exception) -> None:
+    def _begin_again(self, error: BaseException) -> None:
         """Note that a step has failed, and wait before the next one."""
         self._forget()
         problem = f"{type(error).__name__}: {first_line(error)}"

@@ -81,7 +81,7 @@ def ask(
         raise
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What the driver says of an error, and what to do, without the statement and its parameters."""
     said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
     return "; ".join([said, *getattr(error, "detail", ())])

@@ -6,6 +6,7 @@ One suite for all APIs of the client (tests/support/apis.py); test_client_apis.p
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections import Counter
@@ -254,19 +255,33 @@ def test_the_largest_message_is_sent(bridge, producer_on):
     assert len(half.value()) == 1_000_000
 
 
-def test_settings_pass_through_by_librdkafkas_names(bridge, producer_on):
-    statistics = []
+def test_settings_pass_through_by_librdkafkas_names_and_a_callback_that_exits_ends_no_thread(bridge, producer_on):
+    statistics, left = [], []
+
+    def leave(_):
+        if threading.current_thread() is not threading.main_thread():
+            left.append(threading.current_thread().name)
+            sys.exit("as an application may")
+
+    def take_statistics(text):
+        statistics.append(json.loads(text))
+        leave(text)
+
     settings = {
         "client.id": "my-service",
         "statistics.interval.ms": 100,
-        "stats_cb": lambda text: statistics.append(json.loads(text)),
+        "stats_cb": take_statistics,
         "compression.type": "gzip",
         "session.timeout.ms": 9_000,
     }
-    with producer_on(bridge, Answers(), settings=settings) as producer:
-        producer.send(Message("t", b"v" * 1_000))
+    with producer_on(bridge, Answers(check=COMMIT), settings=settings) as producer:
+        producer.send(Message("t", b"v" * 1_000)).end.add_done_callback(leave)
         eventually(lambda: {one["type"] for one in statistics} == {"producer", "consumer"})
+        result = producer.send(Message("t", b"v"))
+        check_record(bridge, half_of(bridge, result.transaction_id))
+        eventually(lambda: len(ends(bridge)) == 3)
     assert {one["client_id"] for one in statistics} == {"my-service"}
+    assert {"txbridge-check", "txbridge-end", "txbridge-half"} <= set(left)
 
 
 @every_listener

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -244,14 +245,11 @@ def test_ctrl_c_at_any_moment_ends_a_command_without_a_trace(
         press_ctrl_c(command, moment, environment(kafka.bootstrap_servers, namespace), folder)
 
 
+IN_A_SESSION: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+
+
 def press_ctrl_c(command: str, moment: float, variables: Mapping[str, str], folder: Path) -> None:
-    process = subprocess.Popen(
-        arguments(command, folder),
-        env=dict(variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = subprocess.Popen(arguments(command, folder), env=dict(variables), **IN_A_SESSION)
     wait_for_main(process)
     time.sleep(moment)
     ended = process.poll()
@@ -300,13 +298,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     command: str, silent: tuple[str, threading.Event], tmp_path: Path
 ) -> None:
     servers, connected = silent
-    process = subprocess.Popen(
-        arguments(command, tmp_path),
-        env=environment(servers),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process = subprocess.Popen(arguments(command, tmp_path), env=environment(servers), **IN_A_SESSION)
     assert connected.wait(60)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)

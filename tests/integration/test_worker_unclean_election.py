@@ -123,18 +123,11 @@ def test_p3_lost_decisions_that_grew_again_are_noticed(damaged: dict[str, Damage
     refused.stop()
 
 
-def test_p3_lost_outcomes_are_noticed(damaged: dict[str, Damaged]) -> None:
-    one = damaged["op"]
+@pytest.mark.parametrize(("what", "said"), [("op", "the log was cut"), ("offset", "[0] has lost its last records")])
+def test_p3_lost_outcomes_and_a_lost_checkpoint_are_noticed(damaged: dict[str, Damaged], what: str, said: str) -> None:
+    one = damaged[what]
     refused = one.bridge.local_owner()
-    refused.wait_error(f"{one.bridge.names.op}[0]", "the log was cut")
-    delivered_once(one)
-    refused.stop()
-
-
-def test_p3_a_lost_checkpoint_is_noticed(damaged: dict[str, Damaged]) -> None:
-    one = damaged["offset"]
-    refused = one.bridge.local_owner()
-    refused.wait_error(f"{one.bridge.names.offset}[0] has lost its last records")
+    refused.wait_error(f"{getattr(one.bridge.names, what)}[0]", said)
     delivered_once(one)
     refused.stop()
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
+from txbridge.client.base.contained import ContainedFuture
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.cancel_result import CancelResult
 from txbridge.client.checks.calls import ThreadChecks
@@ -274,7 +275,7 @@ class TransactionProducer(Generic[G]):
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.
-            stored: Future[TransactionSendResult] = Future()
+            stored: Future[TransactionSendResult] = ContainedFuture()
             stored.set_result(self._store_one(message, arg, run))
             return stored
         sends = runtime.sends

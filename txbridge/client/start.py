@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from confluent_kafka.admin import AdminClient
 
 from txbridge.backoff import Backoff
-from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.checks.calls import CheckCalls
 from txbridge.client.errors import closed
 from txbridge.client.in_process import BRIDGES
+from txbridge.client.kafka.clients import create_admin
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Runtime
 from txbridge.deadline import Deadline
 from txbridge.errors import KafkaUnreachableError
-from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.unreachable import unreachable
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
@@ -39,13 +38,14 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
     if (open_client := BRIDGES.get(options.bootstrap_servers)) is not None:
         return open_client(options, checks)
     connection = KafkaConnection(options.bootstrap_servers, options.settings.get("error_cb"))
-    layout = _layout(options, _connect(options, connection), connection, is_unwanted)
+    connect = partial(create_admin, options.settings, AdminClient, connection)
+    layout = _layout(options, connect(), connection, is_unwanted)
     connection.cluster_id = layout.cluster_id
     connection.note_answer()
 
     def make_check_topic() -> None:
         # With a client of its own: one that is kept would cost threads and connections in every process.
-        ensure_check_topic(_connect(options, connection), options.names, options.group, layout)
+        ensure_check_topic(connect(), options.names, options.group, layout)
 
     runtime = Runtime(options, layout, connection, checks.ask_application, make_check_topic)
     try:
@@ -65,12 +65,6 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
         runtime.close(0, lambda _: None)
         raise
     return runtime
-
-
-def _connect(options: ClientOptions, connection: KafkaConnection) -> AdminClient:
-    config = kafka_config.admin_config(options.settings)
-    config |= {"logger": librdkafka_logger(), "error_cb": connection.on_error}
-    return process.owns_handle(kafka_config.create(AdminClient, config))
 
 
 def _layout(

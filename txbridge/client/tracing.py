@@ -7,13 +7,12 @@ The parent of `prepare` is the trace context in the message, or else that of the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future
-from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 from txbridge import tracing
-from txbridge.client.base.log import report
+from txbridge.client.base.contained import contained
 from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
@@ -30,26 +29,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 
-_Given = ParamSpec("_Given")
-_Answer = TypeVar("_Answer")
-
-
-def _contained(step: Callable[_Given, _Answer]) -> Callable[_Given, _Answer | None]:
-    """The step, whose failure costs spans alone: the application's SDK may raise.
-
-    Only with an SDK: what a signal's handler raises here would be lost. SystemExit is not contained, because it is more
-    often such a handler's.
-    """
-
-    @wraps(step)
-    def run(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer | None:
-        try:
-            return step(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001
-            report(logging.WARNING, "spans_not_recorded", exception=error)
-            return None
-
-    return run
+#: A failure of the application's SDK costs spans alone.
+_costs_spans = partial(contained, event="spans_not_recorded", level=logging.WARNING)
 
 
 class ClientTracing:
@@ -70,7 +51,7 @@ class ClientTracing:
         watched = None if tracer is None else self._start_prepare(tracer, transaction_id, message, on_done)
         return watched or (message, on_done)
 
-    @_contained
+    @_costs_spans
     def _start_prepare(
         self, tracer: Tracer, transaction_id: str, message: Message, on_done: Report
     ) -> tuple[Message, Report]:
@@ -130,7 +111,7 @@ class ClientTracing:
         """Forget a transaction that is decided or given up."""
         self._prepared.pop(transaction_id, None)
 
-    @_contained
+    @_costs_spans
     def _start_decide(
         self,
         tracer: Tracer,
@@ -159,10 +140,9 @@ class ClientTracing:
         if check_times is not None:
             span.set_attribute("txbridge.check_times", check_times)
 
-        @_contained
+        @_costs_spans
         def over(future: Future[None]) -> None:
-            error = future.exception()
-            if error is not None:
+            if (error := future.exception()) is not None:
                 _failed(span, error)
             span.end()
 
@@ -180,7 +160,7 @@ class ClientTracing:
         }
 
 
-@_contained
+@_costs_spans
 def _end_prepare(span: Span, result: Prepared | PrepareError) -> None:
     if isinstance(result, Prepared):
         _place(span, result.partition, result.offset)

@@ -257,12 +257,13 @@ def test_close_while_librdkafkas_queue_is_full(wire):
     wire.produce = produce
 
 
-def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, sender, caplog):
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_callback_of_the_users_that_raises_does_not_end_the_thread(wire, sender, caplog, error):
     serve = wire.serve_reports
 
     def broken(timeout):
         wire.serve_reports = serve
-        raise ValueError("the user's stats_cb")
+        raise error("the user's stats_cb")
 
     wire.serve_reports = broken
     [future] = submit(sender, 1)

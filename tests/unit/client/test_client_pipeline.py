@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 
@@ -106,6 +107,8 @@ def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made,
 
     with made(Answers(answer)) as producer:
         first, second = (producer.submit_message_in_transaction(MESSAGE) for _ in range(2))
+        # In the callback, too.
+        first.add_done_callback(lambda done: sys.exit(done.exception()))
         runtime.acknowledge()
         assert isinstance(first.exception(10), SystemExit)
         assert second.result(120).local_transaction_state is COMMIT

@@ -43,28 +43,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type:
     return Clock
 
 
-async def test_a_client_does_not_wait_for_the_many_names_of_another() -> None:
+@pytest.mark.parametrize("asks", [[], ["orders"]], ids=["nobody-else", "queued-first"])
+async def test_a_client_does_not_wait_for_the_many_names_of_another(asks: list[str]) -> None:
     kafka = Kafka(orders=8)
     kafka.answers.clear()
     topics = Topics(kafka.look)
-    many = [asyncio.ensure_future(topics.count_partitions(f"missing-{number}", "many")) for number in range(5_000)]
-    await asyncio.sleep(0)
-    one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
-    await asyncio.sleep(0)
-    kafka.answers.set()
-    assert await one == 8
-    assert sum(answer.done() for answer in many) < 1_000
-    assert await asyncio.gather(*many) == [0] * 5_000
-    assert max(map(len, kafka.requests)) == 100
-    assert len(kafka.requests) < 60
-    topics.close()
-
-
-async def test_a_topic_that_another_client_has_queued_first_is_asked_for_in_the_next_turn() -> None:
-    kafka = Kafka(orders=8)
-    kafka.answers.clear()
-    topics = Topics(kafka.look)
-    names = [*(f"missing-{number}" for number in range(5_000)), "orders"]
+    names = [*(f"missing-{number}" for number in range(5_000)), *asks]
     many = [asyncio.ensure_future(topics.count_partitions(name, "many")) for name in names]
     await asyncio.sleep(0)
     one = asyncio.ensure_future(topics.count_partitions("orders", "one"))
@@ -72,8 +56,10 @@ async def test_a_topic_that_another_client_has_queued_first_is_asked_for_in_the_
     kafka.answers.set()
     assert await one == 8
     assert sum(answer.done() for answer in many) < 1_000
-    await asyncio.gather(*many)
+    assert await asyncio.gather(*many) == [0] * 5_000 + [8] * len(asks)
     assert sum(request.count("orders") for request in kafka.requests) == 1
+    assert max(map(len, kafka.requests)) == 100
+    assert len(kafka.requests) < 60
     topics.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.support.source import calls_in, nodes_of
+from tests.support.source import ROOT, calls_in, nodes_of, tree_of
 
 #: Calls of list_topics that name a topic, and why that topic is no name that a client or a message brings.
 NAMED = {
@@ -26,6 +26,14 @@ CONSUMERS = {
     "txbridge/kafka/environment.py",
     "txbridge/kafka/partition_reader.py",
 }
+#: Threads without a step of the application's, and why.
+WITHOUT_USERS = {
+    "connectors/txbridge_sqlalchemy/relay.py _listen": "without it the relay polls",
+    "txbridge/client/async_producer.py close": "a client that nobody has",
+    "txbridge/client/kafka/shortage.py _look_at_topic": "a question to Kafka",
+}
+#: The door has no callbacks of an application.
+CREATE_CLIENTS = {"txbridge/client/kafka/clients.py", "connectors/txbridge_rocketmq/door_process.py"}
 #: Without arguments these follow Unicode, in which 25 characters count as spaces.
 BY_UNICODE = {"split", "rsplit", "strip", "lstrip", "rstrip", "splitlines", "isspace", "isdecimal", "isnumeric"}
 #: A person writes what is read here: a file with the secret, and options of the command.
@@ -75,6 +83,22 @@ def test_an_admin_client_has_a_name_until_its_answers_are_there() -> None:
         and ast.unparse(node.value.func).lower().endswith(("adminclient", "admin_client", "quiet_admin"))
     ]
     assert found == []
+
+
+def test_what_the_application_raises_ends_no_thread() -> None:
+    """Also SystemExit, of which a thread says nothing. Futures and Kafka clients call its code back."""
+    found = set()
+    for path, call in calls_in("txbridge/client", "connectors"):
+        name = ast.unparse(call.func)
+        assert name != "Future" or path == "txbridge/client/flow/pipeline.py", path
+        assert name != "kafka_config.create" or path in CREATE_CLIENTS
+        if name == "threading.Thread":
+            target = ast.unparse(next(one.value for one in call.keywords if one.arg == "target")).rpartition(".")[2]
+            functions = [one for one in ast.walk(tree_of(ROOT / path)) if isinstance(one, ast.FunctionDef)]
+            body = "".join(ast.unparse(one) for one in functions if one.name == target)
+            if "contained(" not in body and "except BaseException" not in body:
+                found.add(f"{path} {target}")
+    assert found == set(WITHOUT_USERS)
 
 
 def test_text_that_others_have_written_is_split_by_named_characters() -> None:

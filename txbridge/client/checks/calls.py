@@ -43,7 +43,7 @@ class CheckCalls(ABC):
             self._asked += 1
         try:
             call = self._start_call(request.message)
-        except Exception as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
+        except BaseException as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
             report(
                 logging.ERROR,
                 "check_not_asked",

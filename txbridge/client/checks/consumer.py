@@ -19,16 +19,15 @@ from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.checks.request import CheckRequest, parse_check
+from txbridge.client.kafka.clients import create_client
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.reply_record import is_reply
 from txbridge.errors import TxBridgeError
-from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.headers import headers_of
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.proof import PROOF_EVERY_S
 
 #: Longest wait (s) for a request. A request wakes the thread at once, so this only bounds the delay of a stop.
@@ -104,8 +103,7 @@ class CheckConsumer:
         self._next_commit = self._next_probe = 0.0
         self._next_look = time.monotonic() + _LOOK_EVERY_S
         self._stopping = threading.Event()
-        settings = {"logger": librdkafka_logger(), **config, "error_cb": connection.on_error}
-        self._consumer = kafka_config.create(Consumer, settings)
+        self._consumer = create_client(Consumer, config, connection)
         process.owns_handle(self)
         self._thread = threading.Thread(target=self._run, name="txbridge-check", daemon=True)
 
@@ -130,7 +128,7 @@ class CheckConsumer:
         while not self._stopping.is_set():
             try:
                 self._poll_once()
-            except Exception as error:  # noqa: BLE001  nothing may end this thread: the group would die with it
+            except BaseException as error:  # noqa: BLE001  nothing may end this thread: the group would die with it
                 report(logging.ERROR, "check_thread_error", exception=error)
                 self._stopping.wait(_RECOVERY_S)
         if not self._connection.is_lost:

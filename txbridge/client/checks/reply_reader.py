@@ -8,6 +8,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from txbridge.client.base import process
+from txbridge.client.kafka.clients import create_client
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
@@ -17,7 +18,6 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import is_denied, named
 from txbridge.kafka.headers import headers_of
-from txbridge.kafka.log import librdkafka_logger
 
 #: Longest wait (s) for a reply before the next look at the time, and for an answer of Kafka.
 _POLL_S = 0.2
@@ -36,8 +36,7 @@ class ReplyReader:
         self._connection = connection
         self._topic, self._half = names.check(group), names.half
         config = kafka_config.reader_config(settings, group=self._topic, read_committed=True)
-        config |= {"logger": librdkafka_logger(), "error_cb": connection.on_error}
-        self._consumer = kafka_config.create(Consumer, config)
+        self._consumer = create_client(Consumer, config, connection)
         process.owns_handle(self)
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from txbridge.client.base import process
+from txbridge.client.base.contained import ContainedFuture
 from txbridge.client.errors import EndTransactionError
 from txbridge.core.decision_record import MAX_ENTRIES, MAX_REMARK, DecisionEntry, Source
 
@@ -60,7 +61,7 @@ class Ticket:
             )
         with _FUTURES:
             if self._future is None:
-                self._future = Future()
+                self._future = ContainedFuture()
                 self._future.set_running_or_notify_cancel()
                 if self._settled:
                     _resolve(self._future, self._error)

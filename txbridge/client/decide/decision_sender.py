@@ -12,6 +12,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
+from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all
@@ -120,21 +121,21 @@ class DecisionSender:
             self._work.notify()
 
     def _run(self) -> None:
-        self._wire.connect(self._topic)
+        contained(self._wire.connect)(self._topic)
         while self._wait_for_work():
             with self._lock:
                 lanes = self._queue.start_records(math.inf if self._closing else time.monotonic())
             for lane in lanes:
                 try:
                     self._send_record(lane)
-                except Exception as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
+                except BaseException as error:  # noqa: BLE001  whatever it is, the thread and this lane must go on
                     report(logging.ERROR, "end_can_not_be_sent", exception=error)
                     self._settle_record(lane, EndTransactionError(f"the END cannot be sent: {error}. {_NOT_LOST}"))
         with self._lock:
             self._give_up = True
             given_up = self._queue.abandon_all()
         # Reports records in flight as failed.
-        self._wire.close()
+        contained(self._wire.close)()
         self._fail_tickets(
             given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
         )
@@ -148,14 +149,11 @@ class DecisionSender:
             pause = _IDLE_S if due is None else due - time.monotonic()
             if pause > 0 and not (self._in_flight or self._closing):
                 self._work.wait(pause)
-        self._serve_reports(max(0.0, min(_SERVE_S, pause)) if self._in_flight else 0)
+        self._serve_reports(max(0.0, min(_SERVE_S, pause)) if self._in_flight else 0.0)
         return True
 
     def _serve_reports(self, timeout: float) -> None:
-        try:
-            self._wire.serve_reports(timeout)
-        except Exception as error:  # noqa: BLE001  a user's error_cb, stats_cb or logger: the thread must live on
-            report(logging.ERROR, "kafka_callback_raised", exception=error)
+        contained(self._wire.serve_reports)(timeout)
 
     def _send_record(self, lane: Lane) -> None:
         """Produce the lane's record. Its delivery report settles it, or this method if it cannot be sent."""

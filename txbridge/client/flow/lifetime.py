@@ -53,7 +53,7 @@ class Life:
         #: Set when an attempt of its thread has ended.
         self._was_tried = threading.Event()
         #: Why the last one has failed; None if it has not.
-        self._start_error: Exception | None = None
+        self._start_error: BaseException | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -146,7 +146,7 @@ class Life:
                     report(logging.WARNING, "client_not_started", reason=error, next="the start goes on")
                 self._was_tried.set()
                 time.sleep(_START_AGAIN_S)
-            except Exception as error:  # noqa: BLE001  calls raise it
+            except BaseException as error:  # noqa: BLE001  calls raise it
                 self._start_error = error
                 break
             else:

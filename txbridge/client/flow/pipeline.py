@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txbridge.client.base import process
+from txbridge.client.base.contained import ContainedFuture, may_be_a_signal
 from txbridge.client.base.log import report
 from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.errors import PrepareError, closed
@@ -59,7 +60,7 @@ class SharedCondition(threading.Condition):
             super().notify_all()
 
 
-class LightFuture(Future[_T]):
+class LightFuture(ContainedFuture[_T]):
     """A Future that shares its condition with others: ten thousand may be in flight.
 
     A condition of its own is ten objects. The garbage collector's work for them costs more than anything else in a
@@ -250,8 +251,10 @@ class Pipeline:
     def _start_job(self) -> None:
         try:
             job = self._executor.submit(self._run)
-        except Exception as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
+        except BaseException as error:  # an executor of the user's may refuse as it likes
             self._note_refusal(error)
+            if may_be_a_signal(error):
+                raise
         else:
             job.add_done_callback(self._job_is_over)
 
@@ -292,7 +295,7 @@ class Pipeline:
                 self._settle_attempt(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
         raise AssertionError
 
-    def _note_refusal(self, error: Exception | None) -> None:
+    def _note_refusal(self, error: BaseException | None) -> None:
         with self._lock:
             self._jobs -= 1
             is_last = not self._jobs

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
-from txbridge.client.kafka.callbacks import guarded
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
 from txbridge.kafka.unreachable import note_cause, other_cluster
 from txbridge.proof import FRESH_S, ProofOfLife
@@ -40,7 +40,7 @@ class KafkaConnection:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap_servers = bootstrap_servers
-        self._also = None if also is None else guarded(also)
+        self._also = None if also is None else contained(also)
         self._lock = threading.Lock()
         #: The last error since Kafka has answered; None if there is none.
         self.cause: KafkaError | None = None

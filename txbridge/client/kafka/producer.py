@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -14,11 +15,9 @@ from confluent_kafka import Message as Record
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.errors import closed
-from txbridge.client.kafka.callbacks import with_guards
+from txbridge.client.kafka.clients import create_client
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.core.names import Headers
-from txbridge.kafka import config as kafka_config
-from txbridge.kafka.log import librdkafka_logger
 
 DeliveryReport = Callable[[KafkaError | None, Record], None]
 
@@ -49,10 +48,9 @@ class Wire:
         connection: KafkaConnection,
         factory: Callable[[dict[str, Any]], Any] = Producer,
     ) -> None:
-        self._config = {"logger": librdkafka_logger(), **with_guards(config), "error_cb": connection.on_error}
         self._connection = connection
-        self._factory = factory
-        self._producer = kafka_config.create(factory, self._config)
+        self._create = partial(create_client, factory, config, connection)
+        self._producer = self._create()
         process.owns_handle(self)
 
     def connect(self, topic: str) -> None:
@@ -108,7 +106,7 @@ class Wire:
         self._end_producer(self._producer)
 
     def _replace_producer(self) -> None:
-        dead, self._producer = self._producer, kafka_config.create(self._factory, self._config)
+        dead, self._producer = self._producer, self._create()
         report(logging.ERROR, "kafka_producer_replaced", reason="a fatal error of librdkafka, see kafka_error")
         self._end_producer(dead)
 

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.base.log import report
-from txbridge.client.kafka.admin import quiet_admin
+from txbridge.client.kafka.clients import create_admin
 from txbridge.client.message import Message, now_ms
 from txbridge.errors import UsageError
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -41,7 +41,7 @@ class RealTopics:
     """
 
     def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
-        self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
+        self._requests = ControllerRequests(lambda: create_admin(settings, factory))
         self._known: dict[str, tuple[float, TopicRules]] = {}
         #: Topics whose rules this user may not see.
         self._hidden: set[str] = set()

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.base.process import join
-from txbridge.client.kafka.admin import quiet_admin
+from txbridge.client.kafka.clients import create_admin
 from txbridge.kafka.controller_requests import ControllerRequests
 
 #: Time-out (s) of each of the two requests of a look, with all attempts. A running broker answers in milliseconds.
@@ -33,7 +33,7 @@ class Shortage:
         self, settings: Mapping[str, Any], topic: str, factory: Callable[[dict[str, Any]], Any] = AdminClient
     ) -> None:
         self._topic = topic
-        self._requests = ControllerRequests(lambda: quiet_admin(settings, factory))
+        self._requests = ControllerRequests(lambda: create_admin(settings, factory))
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = 0.0

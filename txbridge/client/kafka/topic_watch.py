@@ -11,7 +11,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.base.log import report
-from txbridge.client.kafka.admin import quiet_admin
+from txbridge.client.kafka.clients import create_admin
 from txbridge.core.names import Names
 from txbridge.kafka.errors import is_missing_topic
 
@@ -32,7 +32,7 @@ def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[s
     forever, and each name makes later requests slower.
     """
     # The name keeps the client until the answers are there.
-    admin = quiet_admin(settings, AdminClient)
+    admin = create_admin(settings, AdminClient)
     answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=_REQUEST_S)
     return [topic for topic, answer in answers.items() if is_missing_topic(answer.exception())]
 

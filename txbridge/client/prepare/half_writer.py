@@ -9,11 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
 
+from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.errors import PrepareError, explain
@@ -62,18 +63,6 @@ class _HalfDelivery:
         if self.on_done is not None:
             self.on_done(result)
             self.on_done = None
-
-
-def _survive(step: Callable[..., object], *given: Any) -> None:
-    """Call a step of the thread of the reports, and log what it raises. Callers wait for this thread without a limit.
-
-    Nearly all of it is handled where it is raised. The rest comes from code of the user's, such as a callback that
-    calls sys.exit.
-    """
-    try:
-        step(*given)
-    except BaseException as error:  # noqa: BLE001  no signal handler runs in this thread
-        report(logging.ERROR, "kafka_callback_raised", exception=error)
 
 
 def headers_of(
@@ -197,18 +186,20 @@ class HalfWriter:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
-        _survive(self._wire.connect, self._topic)
+        # Callers wait for this thread without a limit.
+        contained(self._wire.connect)(self._topic)
         self._is_connected.set()
+        serve_once = contained(self._serve_once)
         while not self._is_stopping:
-            _survive(self._serve_once)
-        _survive(self._wire.close)
+            serve_once()
+        contained(self._wire.close)()
         while self._expected:
             delivery = self._expected.popleft()
             if delivery.on_done is not None:
                 # Only if the close has failed, or has taken too long.
-                _survive(delivery.report_once, self._log_failure(delivery.transaction_id, KafkaError(PURGE_QUEUE)))
+                contained(delivery.report_once)(self._log_failure(delivery.transaction_id, KafkaError(PURGE_QUEUE)))
         if self.after_reports is not None:
-            _survive(self.after_reports)
+            contained(self.after_reports)()
 
     def _serve_once(self) -> None:
         """Take the delivery reports that are there, or the next one.
