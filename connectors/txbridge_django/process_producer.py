@@ -13,13 +13,13 @@ from django.dispatch import receiver
 
 from txbridge import Committed, Message, MessageExt, TransactionProducer, TransactionSendResult
 from txbridge.client.answers import A, R
-from txbridge_django.conf import refuse_event_loop, require_sendable, valid_options
+from txbridge_django.conf import Options, refuse_event_loop, require_sendable, valid_options
 
 if TYPE_CHECKING:
     from txbridge_django.listener import DjangoTransactionListener
 
 _lock = threading.Lock()
-#: The started producer, or nothing.
+#: The producer, or nothing.
 _running: list[TransactionProducer] = []
 
 
@@ -38,23 +38,19 @@ def get_producer() -> TransactionProducer:
         if not _running:
             refuse_event_loop("get_producer")
             options = valid_options()
-            producer = TransactionProducer(
+            made = TransactionProducer(
                 options.group,
-                _listener(),
+                _listener(options),
                 options.kafka,
                 namespace=options.namespace,
                 check_thread_pool_max_size=options.check_threads,
                 **options.producer,
             )
-            try:
-                producer.start()
-            except BaseException:
-                # With `start_without_kafka` it would go on trying beside the next one.
-                producer.close(0)
-                raise
-            atexit.register(producer.close)
-            _running.append(producer)
-        return _running[0]
+            _running.append(made)
+            atexit.register(made.close)
+        producer = _running[0]
+    # Without the lock: all callers wait for one attempt, and for no more if Kafka is away.
+    return producer.start()
 
 
 def is_connected() -> bool:
@@ -88,11 +84,10 @@ def send_message_in_transaction(
     return get_producer().send_message_in_transaction(message, arg, execute=execute)
 
 
-def _listener() -> DjangoTransactionListener:
+def _listener(options: Options) -> DjangoTransactionListener:
     # Imported here, because models can be imported only when all apps are ready.
     from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
 
-    options = valid_options()
     listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
     listener.verify()
     return listener

@@ -17,12 +17,7 @@ from tests.support.client_fakes import LAYOUT, FakeRuntime, working_kafka
 from tests.support.interrupts import wait_until
 from tests.support.listeners import COMMIT, Answers, AsyncCommits
 from tests.support.own_threads import names_of_ours
-from txbridge import (
-    AsyncTransactionProducer,
-    Message,
-    TransactionProducer,
-    UsageError,
-)
+from txbridge import AsyncTransactionProducer, KafkaUnreachableError, Message, TransactionProducer, UsageError
 from txbridge.client import start as start_module
 
 MESSAGE = Message("t", b"v")
@@ -95,6 +90,7 @@ class _LateLock:
     def __init__(self):
         self._lock = threading.RLock()
         self.is_wanted, self.go_on = threading.Event(), threading.Event()
+        self.asked = []
 
     def acquire(self, blocking=True, timeout=-1):
         return self._lock.acquire(blocking, timeout)
@@ -103,12 +99,37 @@ class _LateLock:
         self._lock.release()
 
     def __enter__(self):
+        self.asked.append(threading.current_thread())
         self.is_wanted.set()
         assert self.go_on.wait(LONG_S)
         self._lock.acquire()
 
     def __exit__(self, *_):
         self._lock.release()
+
+
+def test_callers_wait_for_one_attempt_together(kafka, slow, monkeypatch):
+    attempts = []
+
+    def unreachable(*_, **__):
+        attempts.append(threading.current_thread())
+        slow.begun.set()
+        assert slow.go_on.wait(LONG_S)
+        raise KafkaUnreachableError("nobody answers")
+
+    monkeypatch.setattr(start_module, "start", unreachable)
+    producer = TransactionProducer("orders", Answers(), SETTINGS)
+    lock = producer._life._lock = _LateLock()
+    lock.go_on.set()
+    starts_end = kinds_of_errors(*[producer.start] * 6)
+    assert wait_until(lambda: len(lock.asked) == 6, LONG_S)
+    slow.go_on.set()
+    assert [str(error) for error in starts_end()] == ["nobody answers"] * 6
+    assert len(attempts) == 1
+    # The next one tries again.
+    with pytest.raises(KafkaUnreachableError):
+        producer.start()
+    assert len(attempts) == 2
 
 
 def test_a_send_that_comes_a_moment_before_close_does_not_start_it_afterwards(kafka):

@@ -84,10 +84,14 @@ class Life:
         options = self._options if timeout is None else replace(self._options, start_timeout=timeout)
         # Set before the lock is taken. A thread of the parent may hold the lock at a fork, and in the child forever.
         self._process = process.generation()
+        failed = self._start_error
         with self._lock:
             # Checked again, because close() may have come while another call was starting.
             self._require_open()
             if self.runtime is None:
+                if self._start_error is not None and self._start_error is not failed:
+                    # Of the attempt that this call has waited for. Each in its turn would wait for as long again.
+                    raise self._start_error.with_traceback(None)
                 # Imported here, because a program that never sends needs neither the admin client nor our connections.
                 from txbridge.client.start import start  # noqa: PLC0415
 
@@ -97,6 +101,10 @@ class Life:
                     # confluent-kafka runs signal handlers inside its requests and ignores that one has raised. What it
                     # has raised, a KeyboardInterrupt mostly, is the cause.
                     raise error.__cause__ or error from None
+                except Exception as error:
+                    self._start_error = error
+                    raise
+                self._start_error = None
             return self.runtime
 
     def _start_soon(self) -> Runtime | None:
@@ -141,7 +149,6 @@ class Life:
             try:
                 self.ensure_started(timeout)
             except EnvironmentProblemError as error:
-                self._start_error = error
                 if said != (said := str(error)):
                     report(logging.WARNING, "client_not_started", reason=error, next="the start goes on")
                 self._was_tried.set()
@@ -149,8 +156,6 @@ class Life:
             except BaseException as error:  # noqa: BLE001  calls raise it
                 self._start_error = error
                 break
-            else:
-                self._start_error = None
             timeout = self._options.start_timeout
         self._was_tried.set()
 
