@@ -16,17 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    LargeBinary,
-    MetaData,
-    Table,
-    insert,
-    make_url,
-    text,
-)
+from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, Table, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
 from txbridge_audit import run_audit
 from txbridge_audit.audit import AuditEngine

@@ -21,14 +21,7 @@ from tests.support.client_fakes import FakeRecord
 from tests.support.harness import Bridge, eventually, quiet
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
 from tests.support.own_threads import names_of_ours
-from txbridge import (
-    EndTransactionError,
-    LayoutError,
-    Message,
-    PrepareError,
-    SendStatus,
-    UsageError,
-)
+from txbridge import EndTransactionError, LayoutError, Message, PrepareError, SendStatus, UsageError
 from txbridge.client.checks import consumer
 from txbridge.client.flow.registry import TransactionIds
 from txbridge.embedded import EmbeddedKafka

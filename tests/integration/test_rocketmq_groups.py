@@ -13,14 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from txbridge_rocketmq.outlet import Outlet
 
 from tests.support.harness import Bridge, eventually, quiet
-from tests.support.rocketmq_door import (
-    Door,
-    RawClient,
-    answer_fields,
-    heartbeat,
-    send_fields,
-    topic_of,
-)
+from tests.support.rocketmq_door import Door, RawClient, answer_fields, heartbeat, send_fields, topic_of
 from tests.support.second_broker import FIRST, SECOND, SecondBroker
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.embedded import EmbeddedKafka

@@ -10,12 +10,7 @@ import pytest
 from tests.support.harness import COMMIT, Bridge, eventually
 from tests.support.listeners import UNKNOWN, Answers
 from tests.support.message_frames import Framed, write
-from txbridge import (
-    AsyncTransactionProducer,
-    LocalTransactionState,
-    Message,
-    TransactionProducer,
-)
+from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
 
 def settings(bridge: Bridge) -> dict[str, str]:

@@ -7,12 +7,7 @@ import signal
 
 import pytest
 from sqlalchemy import event, select
-from txbridge_sqlalchemy import (
-    AsyncSqlTransactionListener,
-    Rollback,
-    SqlTransactionListener,
-    transactions,
-)
+from txbridge_sqlalchemy import AsyncSqlTransactionListener, Rollback, SqlTransactionListener, transactions
 
 from tests.support import sql_application
 from tests.support.async_engine import async_twin

@@ -14,12 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import COMMIT, Bridge, eventually
 from tests.support.listeners import Answers, AsyncCommits
-from txbridge import (
-    AsyncTransactionProducer,
-    LocalTransactionState,
-    Message,
-    TransactionProducer,
-)
+from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
 
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

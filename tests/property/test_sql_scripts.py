@@ -15,19 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import (
-    Column,
-    ForeignKey,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    create_engine,
-    event,
-    insert,
-    select,
-    text,
-)
+from sqlalchemy import Column, ForeignKey, Integer, MetaData, String, Table, create_engine, event, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, registry
 from txbridge_sqlalchemy import LostTransactionError, Rollback, create_table

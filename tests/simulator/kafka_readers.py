@@ -10,13 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from tests.simulator.actors import Actor

@@ -8,15 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from txbridge.cli.options import (
-    ClusterOptions,
-    DatabaseUrl,
-    Format,
-    OutboxName,
-    OutputFormat,
-    require_database,
-    spread,
-)
+from txbridge.cli.options import ClusterOptions, DatabaseUrl, Format, OutboxName, OutputFormat, require_database, spread
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.cli.terminal import console, print_json
 from txbridge.doctor.finding import Check, Level, Report, unknown

@@ -21,16 +21,7 @@ from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.interrupts import if_interrupted
-from txbridge.operations import (
-    Answer,
-    Connection,
-    Result,
-    Selection,
-    abandon,
-    list_pending,
-    resolve,
-    resume,
-)
+from txbridge.operations import Answer, Connection, Result, Selection, abandon, list_pending, resolve, resume
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.address import FinishedError
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S

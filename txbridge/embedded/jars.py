@@ -20,13 +20,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import (
-    HTTPBasicAuthHandler,
-    HTTPPasswordMgrWithPriorAuth,
-    OpenerDirector,
-    Request,
-    build_opener,
-)
+from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, OpenerDirector, Request, build_opener
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn

@@ -5,14 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    CancelledError,
-    Future,
-    InvalidStateError,
-    as_completed,
-    wait,
-)
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, InvalidStateError, as_completed, wait
 
 import pytest
 

@@ -20,13 +20,7 @@ from txbridge_rocketmq.codes import REFUSALS, RequestCode, RequestError, Respons
 from txbridge_rocketmq.command import FrameError, decode, length_of, response
 from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.door_options import door_options, read_secret
-from txbridge_rocketmq.message import (
-    StoredMessage,
-    parse_address,
-    parse_batch,
-    parse_properties,
-    text_of,
-)
+from txbridge_rocketmq.message import StoredMessage, parse_address, parse_batch, parse_properties, text_of
 from txbridge_rocketmq.requests import parse_end, parse_send
 from txbridge_rocketmq.routes import route
 

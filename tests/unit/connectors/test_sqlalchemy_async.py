@@ -12,11 +12,7 @@ import pytest
 import txbridge_sqlalchemy
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from txbridge_sqlalchemy import (
-    AsyncInbox,
-    AsyncSqlTransactionListener,
-    SqlTransactionListener,
-)
+from txbridge_sqlalchemy import AsyncInbox, AsyncSqlTransactionListener, SqlTransactionListener
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
 from tests.support.async_engine import async_twin

@@ -16,14 +16,7 @@ from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
-from txbridge_sqlalchemy import (
-    LostTransactionError,
-    Rollback,
-    SqlTransactionListener,
-    create_table,
-    ddl,
-    transactions,
-)
+from txbridge_sqlalchemy import LostTransactionError, Rollback, SqlTransactionListener, create_table, ddl, transactions
 
 from tests.support import sql_application
 from tests.support.harness import eventually

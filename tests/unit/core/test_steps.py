@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partition_builder import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    Partition,
-    end,
-    entry,
-    id_of,
-    offsets,
-    reasons,
-)
+from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, id_of, offsets, reasons
 from txbridge.core.decision_record import Source
 from txbridge.core.discard_record import abandoned_headers
 from txbridge.core.half_entry import HalfEntry

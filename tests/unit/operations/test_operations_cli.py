@@ -16,12 +16,7 @@ from txbridge.cli import main
 from txbridge.cli import operations as commands
 from txbridge.cli.operations import exit_code
 from txbridge.cli.pending import print_listing
-from txbridge.cli.render import (
-    answer_record,
-    message_record,
-    print_answers,
-    shown_key,
-)
+from txbridge.cli.render import answer_record, message_record, print_answers, shown_key
 from txbridge.core.decision_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError

@@ -17,13 +17,7 @@ from txbridge.client.errors import PrepareError, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
 from txbridge.client.kafka.producer import BY_KEY
-from txbridge.client.listener import (
-    ListenerOutcome,
-    LocalTransaction,
-    TransactionListener,
-    execute,
-    execution_failed,
-)
+from txbridge.client.listener import ListenerOutcome, LocalTransaction, TransactionListener, execute, execution_failed
 from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
