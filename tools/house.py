@@ -22,13 +22,13 @@ _PARTICIPLE = re.compile(
 _DJANGO = {"Command", "Meta", "Migration", "admin"}
 #: Most of each figure. A change may lower a limit, and must not raise it.
 LIMITS = {
-    "lines of the product": 58_501,
+    "lines of the product": 58_494,
     "lines of the tests": 81_133,
-    "words of the pages": 68_330,
+    "words of the pages": 68_326,
     "class names that stand for two things": 2,
-    "methods of one word, %": 20,
+    "methods of one word, %": 19,
     "methods named by a participle": 0,
-    "file names used three times or more": 5,
+    "file names used three times or more": 4,
 }
 
 

@@ -26,11 +26,10 @@ from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
 
 if TYPE_CHECKING:
-    from txbridge_sqlalchemy.async_listener import AsyncSqlTransactionListener
-    from txbridge_sqlalchemy.async_work import AsyncInbox
+    from txbridge_sqlalchemy.async_listener import AsyncInbox, AsyncSqlTransactionListener
 
 #: Names that need SQLAlchemy's asyncio part, and so greenlet. Loaded on first use, so that the others do not need it.
-_ASYNC = {"AsyncInbox": "async_work", "AsyncSqlTransactionListener": "async_listener"}
+_ASYNC = {"AsyncInbox": "async_listener", "AsyncSqlTransactionListener": "async_listener"}
 
 __all__ = [
     "AsyncInbox",

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.integration.test_delays import Clock, connect
+from tests.integration.test_delays import Clock
 from tests.support.harness import ROLLBACK, Bridge, LocalOwner, Prepared, eventually
 from tests.support.listeners import Commits
 from txbridge import (
@@ -72,7 +72,7 @@ def test_a_scheduled_message_is_cancelled_and_never_delivered(bridge: Bridge) ->
     assert bridge.visible(topic) == {b"0": 1}
     assert {record["TXB_REMARK"] for record in bridge.discarded()} == {b"the customer has paid"}
     assert len(bridge.discarded()) == 5
-    history = read_history(connect(bridge), f"{cancelled[0].half_partition}:{cancelled[0].half_offset}")
+    history = read_history(bridge.connection(), f"{cancelled[0].half_partition}:{cancelled[0].half_offset}")
     assert history.state == "cancelled"
     assert "the customer has paid" in next(step.detail for step in history.steps if step.what == "END cancel")
 

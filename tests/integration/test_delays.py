@@ -11,23 +11,17 @@ from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, eventually
 from tests.support.listeners import Commits
 from tests.support.message_frames import Framed, write
 from txbridge import Message, TransactionProducer, TransactionSendResult
-from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
 from txbridge.operations.actions import Action
 from txbridge.operations.commands import abandon, resolve, resolve_all
-from txbridge.operations.connection import Connection
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result
 
 SCHEDULED = frozenset({TransactionState.SCHEDULED})
 HOUR = 3_600_000
-
-
-def connect(bridge: Bridge) -> Connection:
-    return Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace))
 
 
 def now() -> int:
@@ -149,7 +143,7 @@ def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_
     first.kill()
     with bridge.local_owner(where, outside=clock):
         assert bridge.parked_states(where) == ["scheduled"]
-        [waiting] = list_pending(connect(bridge), Selection(states=SCHEDULED)).messages
+        [waiting] = list_pending(bridge.connection(), Selection(states=SCHEDULED)).messages
         assert waiting.real_topic == f"{orders},{mail}"
         clock.ahead = 2 * HOUR
         eventually(lambda: bridge.parked_states(where) == ["held"])
@@ -165,7 +159,7 @@ def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_
     assert numbers == [[(b"1/3", b"1"), (b"3/3", b"3")], [(b"2/3", b"2")]]
     assert bridge.outcomes()[where, sent.half_offset] == ["commit"]
     # The history, too, shows one transaction.
-    history = read_history(connect(bridge), f"{where}:{sent.half_offset}")
+    history = read_history(bridge.connection(), f"{where}:{sent.half_offset}")
     assert [step.what for step in history.steps] == ["prepared", "END commit", "delivered"]
     assert history.steps[0].detail == f"{waiting.size} bytes, 3 messages for {orders},{mail}, by group group"
 
@@ -181,7 +175,7 @@ def test_p12_p13_each_of_several_messages_comes_at_its_time_though_a_worker_is_k
     bridge.wait_visible(orders, [b"1", b"2"])
     where = sent.half_partition
     eventually(lambda: bridge.parked_states(where) == ["scheduled"])
-    [waiting] = list_pending(connect(bridge), Selection(states=SCHEDULED)).messages
+    [waiting] = list_pending(bridge.connection(), Selection(states=SCHEDULED)).messages
     assert (waiting.progress, waiting.next_due) == ("2 of 3 delivered", due)
     first.kill()
     assert (bridge.visible(reminders), bridge.outcomes()) == ({}, {})
@@ -201,7 +195,7 @@ def test_p12_what_is_left_after_the_first_step_is_given_up_even_without_a_body(b
         for one in (cancelled, gone):
             bridge.decide(one, COMMIT)
         scheduled(bridge, 2)
-        connection = connect(bridge)
+        connection = bridge.connection()
         answer = abandon(connection, f"0:{cancelled.offset}", reason="paid", operator="me")
         assert (answer.result, "what was not delivered before" in answer.detail) == (Result.ABANDONED, True)
         last = read_history(connection, f"0:{gone.offset}").steps[-1]
@@ -234,7 +228,7 @@ def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridg
         clock.ahead = 2 * HOUR
         bridge.wait_visible(topic, [b"later"])
         eventually(lambda: bridge.parked_states(0) == ["held"])
-        connection, where = connect(bridge), f"0:{gone.offset}"
+        connection, where = bridge.connection(), f"0:{gone.offset}"
         [held] = list_pending(connection).messages
         assert (held.gone, held.error) == (True, "retention has deleted its half message from HALF")
         assert abandon(connection, where, reason="lost", operator="me").result is Result.ABANDONED
@@ -249,7 +243,7 @@ def test_a_person_sees_what_is_scheduled_and_cancels_one(bridge: Bridge) -> None
         for one in (kept, cancelled):
             bridge.decide(one, COMMIT)
         scheduled(bridge, 2)
-        connection, where = connect(bridge), f"0:{cancelled.offset}"
+        connection, where = bridge.connection(), f"0:{cancelled.offset}"
         assert list_pending(connection).total == 0, "nothing that a person has to do"
         first, second = list_pending(connection, Selection(states=SCHEDULED)).messages
         assert (first.next_step, first.next_due, second.next_due) == (NextStep.DELIVER, due, due + 1)
@@ -280,7 +274,7 @@ def test_all_that_is_scheduled_for_a_topic_is_cancelled_after_a_dry_run(bridge: 
         for one in several:
             bridge.decide(one, COMMIT)
         scheduled(bridge, 2)
-        connection, cause = connect(bridge), Selection(cause=f"scheduled for topic {topic}")
+        connection, cause = bridge.connection(), Selection(cause=f"scheduled for topic {topic}")
         dry = resolve_all(connection, Action.ABANDON, cause, dry_run=True)
         assert [one.result for one in dry] == [Result.WOULD_ABANDON] * 2
         done = resolve_all(connection, Action.ABANDON, cause, reason="a wrong price", operator="me", expected=2)

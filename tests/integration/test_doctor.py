@@ -30,7 +30,7 @@ from tests.support.listeners import Commits
 from txbridge import Message, TransactionProducer
 from txbridge.cli.app import app
 from txbridge.config.worker import WorkerSettings
-from txbridge.doctor import transaction_checks
+from txbridge.doctor import run as doctor_run
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Level
 from txbridge.doctor.run import examine
@@ -380,7 +380,7 @@ def test_messages_of_a_dead_group_held_discarded_and_overdue_ones(
 
 
 def test_an_open_kafka_transaction_that_nobody_ends(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction_checks, "_ABORTED_AFTER_MS", 1_000)
+    monkeypatch.setattr(doctor_run, "_ABORTED_AFTER_MS", 1_000)
     bridge.worker()
     foreign = Producer(
         {

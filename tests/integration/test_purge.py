@@ -23,11 +23,9 @@ from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, in_new_schema, order_ids, purge_all, state_of
 from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
-from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
 from txbridge.operations import (
     Action,
-    Connection,
     Result,
     Selection,
     list_discarded,
@@ -84,10 +82,6 @@ def purge_by_command(url):
     return done.stdout
 
 
-def connect(bridge):
-    return Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace))
-
-
 def resumed_and_committed_by_hand(connection):
     how = {"reason": "test", "operator": "test", "timeout_s": 60}
     resolve_all(connection, Action.RESUME, Selection(group=GROUP), **how)
@@ -121,7 +115,7 @@ def test_p2_an_undecided_message_whose_row_is_gone_is_asked_about_and_then_decid
     commit_and_die(bridge, url, topic)
     assert purge_all(engine) == 1
     bridge.worker(transaction_timeout=200, transaction_check_interval=300, transaction_check_max=2)
-    connection = connect(bridge)
+    connection = bridge.connection()
     with service(bridge, url, patience=0), purging(url, purge_all):
         eventually(lambda: len(bridge.discarded()) == 1, 60)
         resolve_all(connection, Action.RESUME, Selection(group=GROUP), reason="test", operator="test", timeout_s=60)
@@ -144,12 +138,12 @@ def test_p2_a_discarded_message_that_is_resumed_is_committed_by_its_row(bridge, 
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer(GROUP, CannotSay(), settings, namespace=bridge.namespace):
         eventually(bridge.discarded, 60)
-    assert len(list_discarded(connect(bridge), Selection()).messages) == 1
+    assert len(list_discarded(bridge.connection(), Selection()).messages) == 1
     assert purge_by_command(url).startswith("txbridge_transactions: 0 rows deleted")
     with service(bridge, url, patience=0):
         wait_members(bridge, 1)
         resolve_all(
-            connect(bridge), Action.RESUME, Selection(group=GROUP), reason="test", operator="test", timeout_s=60
+            bridge.connection(), Action.RESUME, Selection(group=GROUP), reason="test", operator="test", timeout_s=60
         )
         bridge.wait_visible(topic, [b"order"])
 

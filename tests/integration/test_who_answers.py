@@ -18,8 +18,7 @@ from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, in_new_schema, orders, place
 from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionProducer
-from txbridge.config.worker import WorkerSettings
-from txbridge.operations import Connection, Selection, list_pending
+from txbridge.operations import Selection, list_pending
 
 #: The product's default suits the product's check interval. Here a busy machine may take minutes for some checks.
 PATIENCE_S = 600
@@ -140,8 +139,7 @@ def test_p2_a_service_with_another_database_does_not_answer_rollback(bridge, url
             assert all(name in str(error) for name in names)
         eventually(lambda: answers(bridge) >= 2, 60)
         assert bridge.outcomes() == {}
-        settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
-        [pending] = list_pending(Connection.open(settings), Selection()).messages
+        [pending] = list_pending(bridge.connection(), Selection()).messages
         assert pending.barrier_id == names[0]
     with service(bridge, urls[0]):
         bridge.wait_visible(topic, [b"order"])

@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.support.harness import COMMIT, Bridge, eventually
-from txbridge.config.worker import WorkerSettings
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError
@@ -19,7 +18,6 @@ from txbridge.kafka.config import producer_config
 from txbridge.kafka.fence import open_fence
 from txbridge.operations import acknowledge_loss
 from txbridge.operations.acknowledge_loss import acknowledge
-from txbridge.operations.connection import Connection
 from txbridge.operations.reading import read_offset, read_view
 from txbridge.worker import partitions
 
@@ -53,10 +51,6 @@ def _another_client(bridge: Bridge) -> None:
     bridge._producer = Producer(producer_config({"bootstrap.servers": bridge.bootstrap_servers}))
 
 
-def _connection(bridge: Bridge) -> Connection:
-    return Connection.open(WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace))
-
-
 def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
     own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +71,7 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         bridge.decide(lost, COMMIT)
         refused = bridge.local_owner(park_after=100)
         refused.wait_error(f"holds another record at offset {lost.offset}", "txbridge acknowledge 0")
-        connection = _connection(bridge)
+        connection = bridge.connection()
         assert any("holds another record" in warning for warning in read_view(connection, 0).warnings)
         # The partition does not recover by itself.
         more = bridge.prepare_many(topic, [b"more %d" % number for number in range(4)], partition=0)
@@ -147,9 +141,9 @@ def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
         with monkeypatch.context() as patch:
             patch.setattr(acknowledge_loss, "read_offset", _as_a_former_leader)
             with pytest.raises(EnvironmentProblemError, match="nothing was written, run the command again"):
-                acknowledge(_connection(bridge), 0, reason="power loss", operator="ann")
+                acknowledge(bridge.connection(), 0, reason="power loss", operator="ann")
         assert "cut" not in bridge.checkpoint(0)
-        assert acknowledge(_connection(bridge), 0, reason="power loss", operator="ann").is_written
+        assert acknowledge(bridge.connection(), 0, reason="power loss", operator="ann").is_written
         refused.wait_serving()
         bridge.wait_visible(topic, [b"%d" % number for number in range(6)])
         assert set(bridge.visible(topic).values()) == {1}

@@ -15,8 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
-from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
-from txbridge.config.worker import WorkerSettings
+from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, eventually
 from txbridge.core.checkpoint import offset_headers, op_headers
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
@@ -25,7 +24,7 @@ from txbridge.failpoints import fault_point
 from txbridge.kafka import partition_reader
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import IndefiniteError
-from txbridge.operations.connection import Connection
+from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.reading import read_view
 from txbridge.worker import partitions
 from txbridge.worker.takeover import restore
@@ -213,8 +212,9 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
 
 
 @pytest.fixture
-def used(bridge: Bridge) -> Bridge:
+def used(bridge: Bridge, monkeypatch: pytest.MonkeyPatch) -> Bridge:
     """A namespace in which both partitions have a history, with a pending message at each watermark."""
+    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     topic = bridge.create_topic("real")
     for partition in (0, 1):
         prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=partition)
@@ -224,14 +224,25 @@ def used(bridge: Bridge) -> Bridge:
     return bridge
 
 
-def _expect_refusal(bridge: Bridge, *texts: str) -> None:
+def _expect_refusal(bridge: Bridge, *texts: str) -> LocalOwner:
     """Expect that partition 0 is refused with these texts while partition 1 goes on."""
     refused = bridge.local_owner(0)
     refused.wait_error(*texts)
     topic = bridge.create_topic("other")
     with bridge.local_owner(1):
         bridge.deliver(topic, b"goes on", 1)
+    return refused
+
+
+def _acknowledge(bridge: Bridge, refused: LocalOwner) -> None:
+    """The command that the refusal names ends it. Nothing is delivered again, and new messages are."""
+    before = bridge.visible(real := f"{bridge.namespace}.real")
+    assert acknowledge(bridge.connection(), 0, reason="a holiday", operator="ann").is_written
+    refused.wait_serving()
+    bridge.deliver(bridge.create_topic("later"), b"later", 0)
     refused.stop()
+    assert bridge.visible(real) == before
+    assert not acknowledge(bridge.connection(), 0, reason="again", operator="ann").is_written
 
 
 @pytest.mark.parametrize("short", ["half", "end", "op"])
@@ -241,12 +252,12 @@ def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge,
     used.end(["0,0,0"], 0)
     used.end(["0,0,0"], 0)
     used.delete_records(topic, 0, wanted + 1)
-    _expect_refusal(used, topic, f"begins at offset {wanted + 1}, above offset {wanted} that is still needed")
+    begins = f"begins at offset {wanted + 1}, above offset {wanted} that is still needed"
+    _acknowledge(used, _expect_refusal(used, topic, begins, "txbridge acknowledge 0"))
 
 
 @pytest.mark.parametrize("short", ["half", *(pytest.param(short, marks=pytest.mark.long) for short in ("end", "op"))])
-def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, monkeypatch: pytest.MonkeyPatch, short: str) -> None:
-    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
+def test_a_takeover_refuses_a_log_that_was_cut(used: Bridge, short: str) -> None:
     checkpoint = used.checkpoint(0)
     key = used.names.checkpoint_key(0)
 
@@ -292,10 +303,9 @@ def test_p3_a_takeover_refuses_an_offset_topic_that_has_lost_its_tail(
 def test_a_takeover_refuses_a_topic_that_was_created_anew(used: Bridge, short: str) -> None:
     topic = getattr(used.names, short)
     used.recreate(topic)
-    for partition in (0, 1):
-        refused = used.local_owner(partition)
-        refused.wait_error(topic, "deleted and created again")
-        refused.stop()
+    refused = used.local_owner(0)
+    refused.wait_error(topic, "deleted and created again", "txbridge acknowledge 0")
+    _acknowledge(used, refused)
 
 
 def test_a_takeover_refuses_an_offset_topic_that_was_emptied(used: Bridge) -> None:
@@ -337,16 +347,12 @@ def test_a_takeover_refuses_an_offset_topic_that_was_set_to_delete_and_lost_its_
     eventually(is_cut)
     bridge.alter_topic(bridge.names.offset, cleanup_policy="compact")
     assert bridge.checkpoint(0)["half"] == 2
-    _expect_refusal(bridge, f"{bridge.names.offset}[0] begins at offset {before}", "must only be compacted")
-    settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
-    assert any("records were deleted" in warning for warning in read_view(Connection.open(settings), 0).warnings)
+    _expect_refusal(bridge, f"{bridge.names.offset}[0] begins at offset {before}", "must only be compacted").stop()
+    assert any("records were deleted" in warning for warning in read_view(bridge.connection(), 0).warnings)
 
 
-def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
-    used: Bridge, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(used: Bridge) -> None:
     """A stranger wrote it, or HALF was cut below the watermark. It would match the next message with that offset."""
-    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 0.5)
     end = used.bounds(used.names.half, 0)[1]
     entry = HalfEntry(
         end, "A" * 32, "group", "orders", 1, 1, next_due=1, state=TransactionState.HELD, decided=0, error="no topic"
@@ -354,11 +360,9 @@ def test_a_takeover_refuses_a_parked_entry_of_a_message_that_is_to_come(
     record = {"key": used.names.parked_key(0, end), "headers": offset_headers(), "partition": 0}
     used.produce(used.names.offset, value=entry.encode(0), **record)
     refused = used.local_owner(0)
-    refused.wait_error(f"a parked entry of half offset {end}", f"was read up to offset {end} only")
-    # The remedy that the text names.
-    used.produce(used.names.offset, value=None, **record)
-    refused.wait_serving()
-    refused.stop()
+    texts = f"a parked entry of half offset {end}", f"was read up to offset {end} only", "txbridge acknowledge 0"
+    refused.wait_error(*texts)
+    _acknowledge(used, refused)
 
 
 def test_a_parked_entry_of_something_that_is_no_half_message_stops_nobody(bridge: Bridge) -> None:
@@ -509,9 +513,8 @@ def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Brid
     refused.wait_error(refusal, "TXB_V='2' is not a version that this worker knows")
     assert not refused.owner.status.serving
     refused.stop()
-    settings = WorkerSettings(bootstrap_servers=bridge.bootstrap_servers, namespace=bridge.namespace)
     with pytest.raises(EnvironmentProblemError, match=re.escape(refusal)):
-        read_view(Connection.open(settings), 0)
+        read_view(bridge.connection(), 0)
     if before:
         bridge.produce(offset, key=key, value=before[0].value(), headers=before[0].headers(), partition=0)
         with bridge.local_owner():

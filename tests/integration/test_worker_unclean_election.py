@@ -17,6 +17,8 @@ from tests.support.broker_metadata import ask_metadata, wait_in_sync
 from tests.support.harness import COMMIT, Bridge, Prepared, eventually
 from tests.support.kafka_cluster import KafkaCluster
 from txbridge.kafka.config import producer_config
+from txbridge.operations.acknowledge_loss import acknowledge
+from txbridge.worker import partitions as worker_partitions
 
 #: These tests need six processes of Kafka.
 pytestmark = pytest.mark.long
@@ -124,10 +126,19 @@ def test_p3_lost_decisions_that_grew_again_are_noticed(damaged: dict[str, Damage
 
 
 @pytest.mark.parametrize(("what", "said"), [("op", "the log was cut"), ("offset", "[0] has lost its last records")])
-def test_p3_lost_outcomes_and_a_lost_checkpoint_are_noticed(damaged: dict[str, Damaged], what: str, said: str) -> None:
+def test_p3_lost_outcomes_and_a_lost_checkpoint_are_noticed(
+    damaged: dict[str, Damaged], monkeypatch: pytest.MonkeyPatch, what: str, said: str
+) -> None:
+    monkeypatch.setattr(worker_partitions, "REFUSED_RETRY_S", 0.5)
     one = damaged[what]
     refused = one.bridge.local_owner()
     refused.wait_error(f"{getattr(one.bridge.names, what)}[0]", said)
+    if what == "op":
+        # Nobody knows what is finished, so the acknowledgement gives up all that is not parked.
+        assert acknowledge(one.bridge.connection(), 0, reason="two disks", operator="ann").is_written
+        refused.wait_serving()
+        one.bridge.decide(one.open_before, COMMIT)
+        one.bridge.wait_visible(one.topic, [b"open"])
     delivered_once(one)
     refused.stop()
 

@@ -32,6 +32,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
 from txbridge.core.transaction_size import Limits
@@ -41,6 +42,7 @@ from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
+from txbridge.operations.connection import Connection
 from txbridge.testing import workers
 from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.plan import PlanOptions, TopicAction
@@ -621,6 +623,10 @@ class Bridge:
         eventually(
             lambda: wanted <= set(self.visible(topic)), timeout, f"not all of {len(wanted)} values became visible"
         )
+
+    def connection(self) -> Connection:
+        """The namespace, as operations see it."""
+        return Connection.open(WorkerSettings(bootstrap_servers=self.bootstrap_servers, namespace=self.namespace))
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """First and next offset of a partition."""

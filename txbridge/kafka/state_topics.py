@@ -21,6 +21,7 @@ from txbridge.kafka.body_cache import mark_of, offset_of, read_back
 from txbridge.kafka.failures import LogGoneError
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.text import counted
 
 #: Called with the offset of a record that no worker of ours writes, and the reason. It does not affect the state.
 PassedOver = Callable[[int, MalformedRecordError], None]
@@ -77,6 +78,61 @@ def read_ops(
             yield offset, outcome, half_offsets
 
 
+def other_topics(names: Names, partition: int, checkpoint: Checkpoint, ids: Mapping[str, str]) -> dict[str, str]:
+    """Find topics that were made again, whose ids differ. Returns texts by short name, as the functions below."""
+    return {
+        short: f"{names.identified[short]} is not the topic that the checkpoint of partition {partition} was written "
+        f"for (topic id {ids[short]}, not {topic_id}): it was deleted and created again. Use a new namespace, "
+        f"{_or_acknowledge(partition)}"
+        for short, topic_id in checkpoint.topics.items()
+        if ids.get(short, topic_id) != topic_id
+    }
+
+
+def lost_heads(
+    names: Names, partition: int, checkpoint: Checkpoint, half_read: int, bounds: Mapping[str, tuple[int, int]]
+) -> dict[str, str]:
+    """Find logs of which retention has deleted needed records. `bounds`: start and end of each, by its name."""
+    wanted = {"half": checkpoint.half, "end": checkpoint.end}
+    if half_read > checkpoint.half:
+        # OP names half messages. With none read at or above the watermark, none of its records is needed.
+        wanted["op"] = checkpoint.op
+    why = "retention has deleted undecided messages or decisions. It must outlast every outage. Restore the log"
+    return {
+        short: f"{names.identified[short]}[{partition}] begins at offset {bounds[short][0]}, above offset {offset} "
+        f"that is still needed: {why}, {_or_acknowledge(partition)}"
+        for short, offset in wanted.items()
+        if offset < bounds[short][0]
+    }
+
+
+def lost_ops(names: Names, partition: int, checkpoint: Checkpoint, count: int) -> str:
+    """The text for an OP of which only `count` records are there from the checkpoint's offset on."""
+    return (
+        f"{names.op}[{partition}] has {counted(count, 'record')} from offset {checkpoint.op} on, and workers have "
+        f"written {checkpoint.ops}: the log was cut. Restore it, {_or_acknowledge(partition)}"
+    )
+
+
+def parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_read: int) -> dict[str, str]:
+    """Find parked entries of half messages that nobody has read, which cannot be open.
+
+    Otherwise the next message at that offset would be taken for the parked one.
+    """
+    last = max(offset_topic.parked, default=-1)
+    if last < half_read:
+        return {}
+    return {
+        "parked": f"{names.offset}[{partition}] holds a parked entry of half offset {last}, and "
+        f"{names.half}[{partition}] was read up to offset {half_read} only: a stranger wrote the entry. Remove it with "
+        f"`txbridge acknowledge {partition}`"
+    }
+
+
+def _or_acknowledge(partition: int) -> str:
+    return f"or acknowledge the loss with `txbridge acknowledge {partition}`"
+
+
 def lost_tails(names: Names, checkpoint: Checkpoint, readers: Mapping[str, PartitionReader]) -> dict[str, str]:
     """Find logs that do not hold the last record that was read of them; returns texts by short name of the topic.
 
@@ -94,7 +150,7 @@ def _why_lost(reader: PartitionReader, names: Names, mark: Mark) -> str | None:
     where = f"{reader.topic}[{reader.partition}]"
     advice = (
         f"Its tail was lost (an unclean leader election, or a disk that did not keep what was acknowledged). Restore "
-        f"it, or acknowledge the loss with `txbridge acknowledge {reader.partition}`"
+        f"it, {_or_acknowledge(reader.partition)}"
     )
     try:
         reader.wait_for_end(mark.offset + 1)

@@ -1,7 +1,9 @@
-"""Acknowledgement that HALF or END has lost its tail: until a person gives it, no worker serves the partition.
+"""Acknowledgement that HALF, END or OP has lost records: until a person gives it, no worker serves the partition.
 
-The lost records are gone. The new checkpoint stands where the logs are intact, so that later records are read as any
-other. Parked entries of lost messages are removed, and OP records that name them have no meaning any more.
+The lost records are gone: a tail, what retention has deleted, or all of a topic that was made again. The new checkpoint
+stands where the logs are intact, so that later records are read as any other. Parked entries of lost messages are
+removed, and OP records that name them have no meaning any more. If OP does not say which messages are finished, those
+above the watermark count as finished: none of them may be delivered twice.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -25,11 +28,12 @@ from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.failures import FencedError
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
+from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.state_topics import lost_tails
+from txbridge.kafka.state_topics import lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.decision_writer import check_words
-from txbridge.operations.reading import bounds_of, open_reader, read_offset
+from txbridge.operations.reading import bounds_of, never, open_reader, read_offset
 from txbridge.operations.since import CLOCK_SKEW_MS
 from txbridge.text import counted
 
@@ -37,12 +41,26 @@ from txbridge.text import counted
 _COMMIT_TIMEOUT_MS = 10_000
 #: Longest wait for one record (s); a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
+#: Pause (s) between two looks at an OP that lacks records: as a worker's.
+_ASK_AGAIN_S = 0.5
 #: Most lost messages that are named.
 _NAMED = 20
 #: Number of attempts. A worker whose take-over is refused tries again every half minute, and takes the fence for a
 #: moment then. Each worker that was just started does so once more. If the fence is lost more often than this, a worker
 #: serves the partition.
 _TRIES = 5
+
+
+#: Start and end of each log, by the short name of its topic.
+Bounds = Mapping[str, tuple[int, int]]
+
+
+class _Loss(Enum):
+    """What a log has lost: its first records to retention, its last ones, or all, because the topic was made again."""
+
+    HEAD = "head"
+    TAIL = "tail"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +86,24 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
     ):
         offset_topic = _read_offset_topic(connection, partition, half)
         checkpoint = offset_topic.checkpoint
-        lost = {} if checkpoint is None else lost_tails(names, checkpoint, {"half": half, "end": end})
-        if checkpoint is None or not lost:
-            return Acknowledged(
-                False, [f"partition {partition} has lost nothing: HALF and END still have all records that were read"]
-            )
+        nothing = Acknowledged(False, [f"partition {partition} has lost nothing: all needed records are there"])
+        if checkpoint is None:
+            return nothing
+        readers = {"half": half, "end": end}
+        bounds = {short: bounds_of(half, topic) for short, topic in names.identified.items()}
+        lost, texts = _losses(connection, partition, offset_topic, checkpoint, readers, bounds)
+        if not lost:
+            return nothing
         if checkpoint.cut is not None and checkpoint.op < checkpoint.cut.op:
             raise EnvironmentProblemError(
                 f"an earlier loss of partition {partition} was acknowledged, and no worker has recovered from it yet: "
                 f"restore the log and let a worker serve the partition, or use a new namespace",
             )
-        op_end = bounds_of(half, names.op)[1]
-        after, lines = _after(checkpoint, lost, half, end)
-    after = replace(
-        after,
-        owner=secrets.token_hex(8),
-        seq=1,
-        cut=Cut(after.read or after.half, op_end if "half" in lost else 0, time.time_ns() // 10**6, operator, reason),
-    )
-    gone = sorted(offset for offset in offset_topic.parked if offset >= (after.read or 0)) if "half" in lost else []
+        after, lines = _after(checkpoint, lost, readers, bounds)
+    until = bounds["op"][1] if lost.get("half", _Loss.HEAD) is not _Loss.HEAD else 0
+    cut = Cut(after.read or after.half, until, time.time_ns() // 10**6, operator, reason)
+    after = replace(after, topics=connection.topic_ids, owner=secrets.token_hex(8), seq=1, cut=cut)
+    gone = sorted(offset for offset in offset_topic.parked if after.read is not None and offset >= after.read)
     parked = [offset_topic.parked[offset] for offset in gone[:_NAMED]]
     with kafka_errors(f"writing to {names.offset}[{partition}]"):
         _write(connection, partition, checkpoint, after, gone)
@@ -95,45 +112,103 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         were = "was" if len(gone) == 1 else "were"
         rest = " ..." if len(gone) > _NAMED else ""
         lines.append(f"{counted(len(gone), 'open message')} {were} among them: {named_ones}{rest}")
-    return Acknowledged(True, [*lost.values(), *lines])
+    return Acknowledged(True, [*texts, *lines])
 
 
 def _read_offset_topic(connection: Connection, partition: int, reader: PartitionReader) -> OffsetTopic:
     return read_offset(connection, partition, bounds_of(reader, connection.names.offset))[0]
 
 
+def _losses(
+    connection: Connection,
+    partition: int,
+    offset_topic: OffsetTopic,
+    checkpoint: Checkpoint,
+    readers: Mapping[str, PartitionReader],
+    bounds: Bounds,
+) -> tuple[dict[str, _Loss], list[str]]:
+    """What is lost of each topic, by its short name, and texts about it."""
+    names = connection.names
+    read = bounds["half"][1] if checkpoint.read is None else checkpoint.read
+    others = other_topics(names, partition, checkpoint, connection.topic_ids)
+    heads = lost_heads(names, partition, checkpoint, max(read, checkpoint.half), bounds)
+    found = [(_Loss.ALL, others), (_Loss.HEAD, heads)]
+    # The log of a topic that was made again has lost no tail.
+    logs = {short: reader for short, reader in readers.items() if short not in others}
+    found.append((_Loss.TAIL, lost_tails(names, checkpoint, logs)))
+    if "op" not in others | heads:
+        found.append((_Loss.TAIL, _lost_ops(connection, partition, checkpoint)))
+    if "half" not in others:
+        found.append((_Loss.ALL, parked_beyond(names, partition, offset_topic, read)))
+    losses, texts = dict[str, _Loss](), list[str]()
+    for loss, of_topics in found:
+        new = {short: text for short, text in of_topics.items() if short not in losses}
+        losses |= dict.fromkeys(new, loss)
+        texts += new.values()
+    return losses, texts
+
+
+def _lost_ops(connection: Connection, partition: int, checkpoint: Checkpoint) -> dict[str, str]:
+    """Count OP as a take-over does, until all answers agree that records are missing."""
+    too_few = cut_agreement()
+    while True:
+        count = 0
+        with open_reader(connection, connection.names.op, partition, committed=True) as reader:
+            end = bounds_of(reader)[1]
+            if end >= checkpoint.op:
+                reader.start(checkpoint.op)
+                count = sum(1 for _ in read_ops(reader, checkpoint, end, never, lambda *_: None))
+                if count >= checkpoint.ops:
+                    return {}
+        if too_few.note(time.monotonic()):
+            return {"op": lost_ops(connection.names, partition, checkpoint, count)}
+        time.sleep(_ASK_AGAIN_S)
+
+
 def _after(
-    checkpoint: Checkpoint, lost: Mapping[str, str], half: PartitionReader, end: PartitionReader
+    checkpoint: Checkpoint, lost: Mapping[str, _Loss], readers: Mapping[str, PartitionReader], bounds: Bounds
 ) -> tuple[Checkpoint, list[str]]:
     """The checkpoint for the logs as they are now, and its consequences in words."""
-    after, lines = replace(checkpoint, cut=None), []
-    marks = {short: mark for short, mark in checkpoint.marks.items() if short not in lost}
-    if "half" in lost:
-        mark = checkpoint.marks["half"]
-        if mark.epoch is None:
-            raise EnvironmentProblemError(
-                "the checkpoint has no leader epoch, so the offset at which HALF was cut cannot be found"
-            )
-        epoch = mark.epoch
-        low, high = bounds_of(half)
-        first = _first(half, low, min(high, mark.offset + 1), lambda message: (message.leader_epoch() or 0) > epoch)
-        read = checkpoint.read or checkpoint.half
+    lines: list[str] = []
+    marks = {short: mark for short, mark in checkpoint.marks.items() if lost.get(short, _Loss.HEAD) is _Loss.HEAD}
+    after, read = replace(checkpoint, cut=None, marks=marks), checkpoint.read or checkpoint.half
+    first = bounds["half"][0]
+    if lost.get("half") is _Loss.HEAD:
+        lines.append(f"half messages from offset {after.half} up to {first - 1} are lost, unless finished or parked")
+        after = replace(after, half=first, read=max(read, first), recent=first)
+    elif "half" in lost:
+        if lost["half"] is _Loss.TAIL:
+            first = _half_from(readers["half"], checkpoint.marks["half"])
         lines.append(f"half messages from offset {first} up to {read - 1} are lost")
-        after = replace(
-            after,
-            half=min(after.half, first),
-            read=first,
-            recent=min(first, after.half if after.recent is None else after.recent),
+        recent = min(first, after.half if after.recent is None else after.recent)
+        after = replace(after, half=min(after.half, first), read=first, recent=recent)
+    if "op" in lost:
+        read = after.read or after.half
+        lines.append(
+            f"nobody knows which half messages from offset {after.half} up to {read - 1} are finished: those that are "
+            f"open and not parked are given up, and never delivered"
         )
+        after = replace(after, half=read, op=bounds["op"][1], ops=0)
     if "end" in lost:
-        first = _end_from(end, checkpoint.marks["end"])
-        if first <= checkpoint.end:
+        is_tail = lost["end"] is _Loss.TAIL
+        first = _end_from(readers["end"], checkpoint.marks["end"]) if is_tail else bounds["end"][0]
+        if first <= checkpoint.end or not is_tail:
             after = replace(after, end=first, entry=0)
         lines.append(
             f"END is applied again from offset {after.end}; decisions that are no longer in it are lost, unless they "
             f"were applied before",
         )
-    return replace(after, marks=marks), lines
+    return after, lines
+
+
+def _half_from(reader: PartitionReader, mark: Mark) -> int:
+    """The offset at which HALF was cut."""
+    if mark.epoch is None:
+        raise EnvironmentProblemError(
+            "the checkpoint has no leader epoch, so the offset at which HALF was cut cannot be found"
+        )
+    epoch, (low, high) = mark.epoch, bounds_of(reader)
+    return _first(reader, low, min(high, mark.offset + 1), lambda message: (message.leader_epoch() or 0) > epoch)
 
 
 def _end_from(reader: PartitionReader, mark: Mark) -> int:

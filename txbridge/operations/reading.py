@@ -30,7 +30,9 @@ from txbridge.kafka.state_topics import (
     PassedOver,
     fold_offset_record,
     fold_offset_topic,
+    lost_heads,
     lost_tails,
+    other_topics,
     read_ops,
 )
 from txbridge.operations.connection import Connection, kafka_errors
@@ -106,16 +108,17 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
         # These come after OFFSET: an offset in the checkpoint cannot lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
         checkpoint = offset_topic.checkpoint or Checkpoint(half_start, bounds["end"][0], bounds["op"][0], {})
-        others = _warn_of_other_topics(connection, view, checkpoint)
-        half_from = _start(names.half, partition, checkpoint.half, bounds["half"], view.warnings)
+        others = other_topics(names, partition, checkpoint, connection.topic_ids)
+        view.warnings += (others or lost_heads(names, partition, checkpoint, half_end, bounds)).values()
+        half_from = _start(names.half, partition, checkpoint.half, bounds["half"])
         if offset_topic.checkpoint is not None:
             with open_reader(connection, names.end, partition, committed=False) as end:
                 # The log of a recreated topic has lost no tail: none of its records was read.
                 readers = {short: one for short, one in (("half", half), ("end", end)) if short not in others}
                 view.warnings += lost_tails(names, offset_topic.checkpoint, readers).values()
-        view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"], view.warnings)
+        view.next_end = _start(names.end, partition, checkpoint.end, bounds["end"])
         view.next_entry = checkpoint.entry if view.next_end == checkpoint.end else 0
-        view.op_position = _start(names.op, partition, checkpoint.op, bounds["op"], [])
+        view.op_position = _start(names.op, partition, checkpoint.op, bounds["op"])
         for outcome, half_offsets in _read_op(connection, view, view.op_position, bounds["op"][1]):
             view.take_op(outcome, half_offsets)
         view.op_position = bounds["op"][1]
@@ -178,32 +181,14 @@ def _of_later_release(topic: str, partition: int, offset: int, error: str) -> En
     )
 
 
-def _warn_of_other_topics(connection: Connection, view: PartitionView, checkpoint: Checkpoint) -> frozenset[str]:
-    """Warn of topics that were recreated after the checkpoint was written. Returns their short names."""
-    others = frozenset(
-        short for short, topic_id in checkpoint.topics.items() if connection.topic_ids.get(short, topic_id) != topic_id
-    )
-    view.warnings += [
-        f"partition {view.partition}: the checkpoint was written for another {short} topic, which was deleted "
-        f"and recreated. Workers do not serve this partition"
-        for short in checkpoint.topics
-        if short in others
-    ]
-    return others
-
-
-def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int], warnings: list[str]) -> int:
+def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int]) -> int:
     """The offset to read from. Records that retention has deleted cannot be read; a log that ends too early was cut."""
     low, high = bounds
     if wanted > high:
         raise EnvironmentProblemError(
             f"{topic}[{partition}] ends at offset {high}, below offset {wanted} that a worker had reached: the log was "
-            f"cut, or deleted and recreated. Restore it, or use a new namespace",
-        )
-    if wanted < low:
-        warnings.append(
-            f"{topic}[{partition}] begins at offset {low}, but only what is below offset {wanted} is settled: the "
-            f"records in between are lost",
+            f"cut, or deleted and recreated. Restore it, or acknowledge the loss with `txbridge acknowledge "
+            f"{partition}`",
         )
     return max(wanted, low)
 

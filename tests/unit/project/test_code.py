@@ -21,7 +21,7 @@ NAMED = {
 CONSUMERS = {
     "connectors/txbridge_rocketmq/door_process.py",
     "txbridge/client/checks/consumer.py",
-    "txbridge/client/checks/reply_reader.py",
+    "txbridge/client/flow/cancellation.py",
     "txbridge/client/runtime.py",
     "txbridge/kafka/environment.py",
     "txbridge/kafka/partition_reader.py",

@@ -204,8 +204,8 @@ def logged_by_the_worker() -> dict[str, str]:
 
 
 def logged_by_the_client() -> dict[str, str]:
-    """Events and levels. `note_trouble` of the connection logs its argument."""
-    found: dict[str, str] = {}
+    """Events and levels. `note_trouble` of the connection logs its argument, `contained` what its step raises."""
+    found = {"callback_raised": "error", "kafka_callback_raised": "error", "spans_not_recorded": "warning"}
     for _, call in calls_in("txbridge/client", "connectors"):
         match call.func, call.args:
             case ast.Name("report"), [ast.Attribute(value=ast.Name("logging"), attr=level), event, *_]:

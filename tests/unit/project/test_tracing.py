@@ -23,7 +23,7 @@ from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import HalfMessage, half_headers
-from txbridge.worker.transaction import tracing as worker_tracing
+from txbridge.worker.transaction.writer import record_spans
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
@@ -155,7 +155,7 @@ def contents_of_a_run() -> SimpleNamespace:
 
 @pytest.mark.parametrize("delivered", [contents(("traceparent", TRACEPARENT)), contents_of_a_run()])
 def test_a_delivery_spans_the_kafka_transaction(spans: InMemorySpanExporter, delivered: SimpleNamespace):
-    worker_tracing.delivered(delivered, 1, 1_000, 1_025)
+    record_spans(delivered, 1, 1_000, 1_025)
     [span] = spans.get_finished_spans()
     assert span.name == "deliver orders"
     assert hexadecimal(span.parent.span_id, 16) == SPAN
@@ -168,7 +168,7 @@ def test_a_delivery_spans_the_kafka_transaction(spans: InMemorySpanExporter, del
     [(), (("traceparent", None),), (("traceparent", b"\xff"),), (("traceparent", b"00-0-0-00"),)],
 )
 def test_without_a_valid_context_there_is_no_span_of_a_delivery(spans: InMemorySpanExporter, headers):
-    worker_tracing.delivered(contents(*headers), 1, 1_000, 1_025)
+    record_spans(contents(*headers), 1, 1_000, 1_025)
     assert spans.get_finished_spans() == ()
 
 
@@ -219,7 +219,7 @@ def test_a_provider_that_is_not_installed_is_reported_once_and_stops_no_send(
         monkeypatch.setattr(tracing, "_no_sdk_until", 0.0)
         assert prepare(client, message) is message
         decide(client)
-    worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
+    record_spans(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
     # The library says it itself.
     assert [line.name for line in caplog.records] == ["opentelemetry.util._providers"]
 
@@ -232,7 +232,7 @@ def test_without_an_sdk_nothing_is_added_and_nothing_kept():
     report = told.append
     assert client.watch_prepare(ID, message, report) == (message, report)
     decide(client)
-    worker_tracing.delivered(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
+    record_spans(contents(("traceparent", TRACEPARENT)), 1, 1_000, 1_025)
 
 
 def test_without_an_sdk_the_environment_is_not_read_for_each_message(monkeypatch: pytest.MonkeyPatch):

@@ -19,8 +19,7 @@ from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.proven_end import View
 from txbridge.worker.gates.quarantine import Quarantine
 from txbridge.worker.gates.refused_checks import RefusedChecks
-from txbridge.worker.observe.check_watch import CheckWatch
-from txbridge.worker.turn.check_round import CheckRound
+from txbridge.worker.turn.check_round import CheckRound, CheckWatch
 
 
 @pytest.fixture

@@ -30,23 +30,22 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.failpoints import fault_point
 from txbridge.kafka.body_cache import BodyCache
-from txbridge.kafka.failures import FencedError, TakeOverRefusedError
-from txbridge.kafka.log_ends import cut_agreement
+from txbridge.kafka.failures import FencedError, LogGoneError, TakeOverRefusedError
+from txbridge.kafka.log_ends import LogEnds, cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.state_topics import NewerOpError, lost_tails, read_ops
+from txbridge.kafka.state_topics import (
+    NewerOpError,
+    lost_heads,
+    lost_ops,
+    lost_tails,
+    other_topics,
+    parked_beyond,
+    read_ops,
+)
 from txbridge.text import counted
 from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored
-from txbridge.worker.takeover.refusals import (
-    Bounds,
-    refuse_cut,
-    refuse_lost,
-    refuse_lost_ops,
-    refuse_newer,
-    refuse_other_topics,
-    refuse_parked_beyond,
-)
 from txbridge.worker.takeover.state_reader import StateReader, Strangers
 from txbridge.worker.transaction.writer import TransactionalWriter
 
@@ -55,6 +54,10 @@ _REQUEST_TIMEOUT_S = 10.0
 #: Interval (ms) at which HALF's reader looks whether its messages are taken, if the owner rests and so takes them late.
 #: At 200 messages a second, looks each millisecond take 2 % of the worker's processor time more.
 _LOOKS_BESIDE_RESTS_MS = 3
+
+
+#: Log start and end, by the short name of the topic.
+Bounds = Mapping[str, tuple[int, int]]
 
 
 class _Start(NamedTuple):
@@ -157,7 +160,8 @@ class _TakeOver:
             start = _Start(Checkpoint(half=half, end=end, op=op, topics=ids, read=half), bounds["half"][1], bounds)
         else:
             half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
-            refuse_other_topics(names, partition, checkpoint, half_read, ids, bounds)
+            others = other_topics(names, partition, checkpoint, ids)
+            refuse_lost(others or lost_heads(names, partition, checkpoint, half_read, bounds))
             # An END record that is applied in part must be there.
             end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
@@ -165,7 +169,7 @@ class _TakeOver:
             with closing(self._topics.open_reader(names.end, committed=False, on_demand=1)) as end_reader:
                 refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
             start = _Start(replace(checkpoint, read=half_read), half_read, bounds)
-        refuse_parked_beyond(names, partition, offset_topic, start.half_known)
+        refuse_lost(parked_beyond(names, partition, offset_topic, start.half_known))
         return start
 
     def _restore_queue(self, offset_topic: OffsetTopic, start: _Start) -> HalfQueue:
@@ -239,7 +243,7 @@ class _TakeOver:
                 if count >= checkpoint.ops or first > checkpoint.op:
                     break
                 if too_few.note(self._context.outside.monotonic()):
-                    refuse_lost_ops(names, partition, checkpoint, count)
+                    refuse_lost({"op": lost_ops(names, partition, checkpoint, count)})
                 self._topics.wait_to_ask_again()
         except NewerOpError as error:
             refuse_newer(names.op, partition, error.offset, str(error))
@@ -283,3 +287,31 @@ class _TakeOver:
             f"{self._names.offset}[{self._partition}] has a checkpoint that was not read: another worker has written "
             f"it during this take-over, or a former leader of the partition has answered",
         )
+
+
+def refuse_cut(ends: LogEnds, topic: str, partition: int, wanted: int, wait_to_ask_again: Callable[[], None]) -> None:
+    """Refuse a log that was cut: every answer says that it ends below `wanted`, which was reached before."""
+    try:
+        while ends.end_from(topic, partition, wanted) is None:
+            wait_to_ask_again()
+    except LogGoneError as error:
+        raise TakeOverRefusedError(
+            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge {partition}`",
+        ) from None
+
+
+def refuse_lost(lost: Mapping[str, str]) -> None:
+    """Refuse a partition with a loss until a person has acknowledged it. A worker's writes would hide it."""
+    if lost:
+        raise TakeOverRefusedError("; ".join(lost.values()))
+
+
+def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoReturn:
+    """Refuse a record of a later release, because this one cannot read it.
+
+    Without its content messages would be delivered twice, or checked although they are decided.
+    """
+    raise TakeOverRefusedError(
+        f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
+        f"that release serve this partition; this one does not guess",
+    )

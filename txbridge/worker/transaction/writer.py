@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaException, Producer
 
-from txbridge.core.names import Names
+from txbridge import tracing
+from txbridge.core.names import Names, short_id
 from txbridge.failpoints import fault_point
 from txbridge.kafka.endtxn_watch import FENCED_CODES, EndTxnWatch, Registrations
 from txbridge.kafka.environment import OUTSIDE, Outside
@@ -24,7 +26,6 @@ from txbridge.kafka.failures import (
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
-from txbridge.worker.transaction import tracing
 from txbridge.worker.transaction.records import (
     Contents,
     LogMovedError,
@@ -37,6 +38,7 @@ from txbridge.worker.transaction.records import (
 _FAILED_BEFORE = frozenset({STATE, FATAL})
 #: Interval (s) at which deliveries without spans are logged.
 _TELL_EVERY_S = 60.0
+_NS_PER_MS = 1_000_000
 
 _log = get_logger("txbridge.worker")
 
@@ -140,7 +142,7 @@ class TransactionalWriter:
     def _trace_deliveries(self, contents: Contents, began: int) -> None:
         """Record the spans of a committed transaction. Without them it is committed all the same."""
         try:
-            tracing.delivered(contents, self._partition, began, self._outside.now())
+            record_spans(contents, self._partition, began, self._outside.now())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an SDK and its exporter may raise anything
             now = self._outside.monotonic()
             if now - self._told >= _TELL_EVERY_S:
@@ -176,3 +178,32 @@ class TransactionalWriter:
         raise AbortedError(
             kafka_error.str() if kafka_error is not None else "Kafka or librdkafka did not take all records of it",
         ) from error
+
+
+def record_spans(contents: Contents, partition: int, started_ms: int, ended_ms: int) -> None:
+    """Record a span for each delivered message that has a trace context. Times are in ms since 1970."""
+    tracer = tracing.tracer()
+    if tracer is None:
+        return
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - an extra
+
+    for half in chain.from_iterable(part.halves(contents.bodies) for part in contents.draft.parts):
+        context = tracing.context_of(half.headers)
+        if context is None:
+            continue
+        span = tracer.start_span(
+            f"deliver {half.real_topic}",
+            context,
+            kind=SpanKind.PRODUCER,
+            start_time=started_ms * _NS_PER_MS,
+            attributes={
+                **tracing.SYSTEM,
+                "messaging.operation.name": "deliver",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": half.real_topic,
+                "txbridge.group": half.group,
+                "txbridge.transaction": short_id(half.transaction_id),
+                "txbridge.half": f"{partition}:{half.offset}",
+            },
+        )
+        span.end(ended_ms * _NS_PER_MS)
