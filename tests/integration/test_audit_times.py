@@ -9,7 +9,7 @@ from pyarrow import dataset  # type: ignore[import-untyped]
 from txbridge_audit import AuditReport, run_audit
 from txbridge_audit.audit import AuditEngine
 
-from tests.integration.test_delays import HOUR, Clock, connect, now
+from tests.integration.test_delays import HOUR, Clock, now
 from tests.support.harness import Bridge, eventually
 from tests.support.listeners import Commits
 from txbridge import Message, TransactionProducer
@@ -49,7 +49,7 @@ def test_each_message_is_judged_by_its_own_time(bridge: Bridge, tmp_path: Path) 
             (2, due + HOUR),
         ]
         where = f"{sent.half_partition}:{sent.half_offset}"
-        assert abandon(connect(bridge), where, reason="paid", operator="me").result is Result.ABANDONED
+        assert abandon(bridge.connection(), where, reason="paid", operator="me").result is Result.ABANDONED
         bridge.wait_visible(orders, [b"3"])
         eventually(lambda: not bridge.parked_states(0) and not bridge.parked_states(1))
     continued = audited(bridge, ledger_path=str(ledger), continued=True)
