@@ -16,7 +16,4 @@ class AbsoluteLinks(MetadataHookInterface):
         """Set the readme of the package."""
         files = f"{self.config['repository']}/blob/v{metadata['version']}/"
         text = (Path(self.root) / "README.md").read_text("utf-8")
-        metadata["readme"] = {
-            "content-type": "text/markdown",
-            "text": re.sub(r"\]\((?![a-z]+:|#)", f"]({files}", text),
-        }
+        metadata["readme"] = {"content-type": "text/markdown", "text": re.sub(r"\]\((?![a-z]+:|#)", f"]({files}", text)}

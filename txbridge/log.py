@@ -60,7 +60,7 @@ def configure(log_format: str, level: str) -> None:
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
-        ),
+        )
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -23,11 +23,7 @@ class Subject:
         return f"{namespace} on {cluster} at {self.bootstrap_servers}"
 
     def as_record(self) -> dict[str, str | None]:
-        return {
-            "namespace": self.namespace,
-            "cluster_id": self.cluster_id,
-            "bootstrap_servers": self.bootstrap_servers,
-        }
+        return {"namespace": self.namespace, "cluster_id": self.cluster_id, "bootstrap_servers": self.bootstrap_servers}
 
 
 @contextmanager

@@ -73,11 +73,7 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
     kafka = KafkaConnection(settings.bootstrap_servers)
     admin = kafka_config.create(
         AdminClient,
-        {
-            "logger": librdkafka_logger(),
-            **kafka_config.admin_config(settings.librdkafka),
-            "error_cb": kafka.on_error,
-        },
+        {"logger": librdkafka_logger(), **kafka_config.admin_config(settings.librdkafka), "error_cb": kafka.on_error},
     )
     with end_on_signal(AT_START):
         look = partial(check_layout, admin, Names(settings.namespace), client=True)

@@ -264,11 +264,7 @@ class Sends:
         )
 
     async def _await_half(
-        self,
-        send: SendRequest,
-        uniq_key: str,
-        transaction: str,
-        record: asyncio.Future[Report],
+        self, send: SendRequest, uniq_key: str, transaction: str, record: asyncio.Future[Report]
     ) -> list[StoredRecord]:
         error, partition, offset = await record
         if error is not None or not (0 <= partition < self._setting.partitions and offset >= 0):

@@ -129,7 +129,7 @@ def _refuse_returned(returned: object) -> None:
             returned.close()
         raise UsageError(
             f"the function of an inbox returns None, not {type(returned).__name__}: rolled back. A coroutine function "
-            "takes an AsyncInbox; to give a record up, raise an exception",
+            "takes an AsyncInbox; to give a record up, raise an exception"
         )
 
 

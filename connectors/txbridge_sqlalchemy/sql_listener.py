@@ -130,7 +130,7 @@ class SqlTransactionListener(BarrierListener[G]):
         if level == "READ UNCOMMITTED":
             raise UsageError(
                 "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
-                "Give the listener an engine with READ COMMITTED or more",
+                "Give the listener an engine with READ COMMITTED or more"
             )
         if self.forwarding is not None:
             with begin(self._open, transactions) as work:

@@ -101,7 +101,7 @@ class Work:
             raise UsageError(
                 "the session has used a second database (a second engine or connection): its transaction and that of "
                 f"{self._table.name} cannot be committed together. Use one engine for all that belongs to one "
-                "message; everything was rolled back",
+                "message; everything was rolled back"
             )
 
     def after_begin(self, connection: Connection) -> None:
@@ -126,7 +126,7 @@ class Work:
             self.refuse_second_database()
             raise LostTransactionError(
                 "the database has rolled the transaction back before its COMMIT: an error that ended it was caught. "
-                "Put the statement that may fail into a savepoint (begin_nested), or let the error through",
+                "Put the statement that may fail into a savepoint (begin_nested), or let the error through"
             )
         dialect = self.connection.dialect
         self.course.stage = Stage.COMMITTING
@@ -265,7 +265,7 @@ def refuse_two_databases(bound: Mapping[str, Any], connection: type) -> None:
     if len(engines) > 1:
         raise UsageError(
             f"the sessionmaker is bound to {len(engines)} engines, whose transactions cannot be committed together: "
-            "give a sessionmaker with one engine",
+            "give a sessionmaker with one engine"
         )
     if bound.get("twophase"):
         raise UsageError(TWO_PHASE)

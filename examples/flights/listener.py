@@ -30,7 +30,7 @@ class FlightLog(AsyncTransactionListener):
         # The demo is about Kafka's durability; the database survives a crash of the process, not of the machine.
         self._connection.execute("PRAGMA synchronous=OFF")
         self._connection.execute(
-            "CREATE TABLE departures (transaction_id TEXT PRIMARY KEY, carrier TEXT, flight TEXT, departed_at TEXT)",
+            "CREATE TABLE departures (transaction_id TEXT PRIMARY KEY, carrier TEXT, flight TEXT, departed_at TEXT)"
         )
         self._waiting: list[tuple[Row, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None

@@ -83,7 +83,7 @@ class CountingReader(threading.Thread):
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
-            },
+            }
         )
         self._consumer.subscribe([topic])
 

@@ -125,9 +125,7 @@ def _run(
         stack.callback(successor.stop)
 
     with _progress(console) as progress:
-        seconds = asyncio.run(
-            _run_flights(servers, listener, reader, replace_worker, progress, wanted, limit),
-        )
+        seconds = asyncio.run(_run_flights(servers, listener, reader, replace_worker, progress, wanted, limit))
     reader.stop()
     audit = _audit(servers, console)
     copies = sum(1 for count in reader.copies.values() if count > 1)
@@ -255,11 +253,7 @@ def _matches(audit: AuditReport, reader: CountingReader, wanted: Expected) -> bo
 
 def _progress(console: Console) -> Progress:
     return Progress(
-        TextColumn("{task.description:22}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
+        TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
 
 
@@ -283,7 +277,7 @@ def print_summary(report: DemoReport, folder: Path, console: Console) -> None:
     killed = "" if report.worker_killed is None else ", with a worker killed on the way"
     console.print(
         f"{report.committed_per_second:,} committed transactions a second{killed}; "
-        f"{report.seconds} s in all, audit included",
+        f"{report.seconds} s in all, audit included"
     )
     console.print(
         f"That is the asyncio client with {_TASKS:,} sends in flight, in one process that also parses the flights, "

@@ -18,16 +18,7 @@ if TYPE_CHECKING:
     from txbridge_audit.report.entry import Entry, Place, Tally
     from txbridge_audit.report.model import AuditReport
 
-__all__ = [
-    "AuditReport",
-    "Audited",
-    "CouldNotAuditError",
-    "Entry",
-    "Place",
-    "Tally",
-    "audited",
-    "run_audit",
-]
+__all__ = ["AuditReport", "Audited", "CouldNotAuditError", "Entry", "Place", "Tally", "audited", "run_audit"]
 
 #: Module of each public name. A name is imported on its first use, because the judge and the engine without Java need
 #: no Spark.

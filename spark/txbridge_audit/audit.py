@@ -116,12 +116,7 @@ def run_audit(
     # Only here: Spark takes a second to load.
     from txbridge_audit.engines.spark.spark_audit import spark_audit  # noqa: PLC0415
 
-    return spark_audit(
-        *(source, plan),
-        spark=spark,
-        ledger_path=ledger_path,
-        with_overview=with_overview,
-    )
+    return spark_audit(*(source, plan), spark=spark, ledger_path=ledger_path, with_overview=with_overview)
 
 
 def follow(

@@ -52,11 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         rocketmq(_ROCKETMQ) as peer,
     ):
         found = by_turns(
-            options.rounds,
-            {
-                _OURS: lambda: _measured(ours, stand, options),
-                _PEER: lambda: _by_peer(peer, options),
-            },
+            options.rounds, {_OURS: lambda: _measured(ours, stand, options), _PEER: lambda: _by_peer(peer, options)}
         )
     ratios = {
         "check back, last due to last visible, RocketMQ's time to ours": _times_as_fast(found, _LAST),

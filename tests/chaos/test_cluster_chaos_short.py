@@ -90,10 +90,7 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
 @pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
-    [
-        pytest.param(leader_stopped(_AWAY_S), id="broker stop"),
-        pytest.param(rolling_restart(1), id="rolling restart"),
-    ],
+    [pytest.param(leader_stopped(_AWAY_S), id="broker stop"), pytest.param(rolling_restart(1), id="rolling restart")],
 )
 def test_p3_p10_nothing_is_lost_doubled_or_leaked_under(
     kafka: KafkaCluster, fault: Callable[[Run], None], request: pytest.FixtureRequest

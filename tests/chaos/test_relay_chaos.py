@@ -98,8 +98,7 @@ class _Caller(threading.Thread):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "rate"),
-    [pytest.param(8, 100, id="short"), pytest.param(60, 200, marks=pytest.mark.long, id="long")],
+    ("seconds", "rate"), [pytest.param(8, 100, id="short"), pytest.param(60, 200, marks=pytest.mark.long, id="long")]
 )
 def test_p3_p14_orders_are_taken_while_kafka_is_away(own_kafka: EmbeddedKafka, seconds: float, rate: float) -> None:
     with Bridge(own_kafka.bootstrap_servers, "store", partitions=LANES) as bridge, ExitStack() as stack:

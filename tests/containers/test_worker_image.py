@@ -72,10 +72,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_container_of_a_worker_is_started_when_it_is_ready_and_healthy_soon():
-    with (
-        Network() as network,
-        ApacheKafkaContainer().with_network(network).with_network_aliases("kafka") as kafka,
-    ):
+    with Network() as network, ApacheKafkaContainer().with_network(network).with_network_aliases("kafka") as kafka:
         cluster = KafkaCluster.connect({"bootstrap.servers": kafka.get_bootstrap_server()})
         apply(cluster, Names("images"), PlanOptions(partitions=2, replication_factor=1))
         worker = WorkerContainer(kafka.get_internal_bootstrap_server()).with_network(network)

@@ -63,12 +63,7 @@ class Writer:
     """
 
     def __init__(
-        self,
-        servers: str,
-        namespace: str,
-        seed: int,
-        batch: int = _BATCH,
-        between: Callable[[], object] = lambda: None,
+        self, servers: str, namespace: str, seed: int, batch: int = _BATCH, between: Callable[[], object] = lambda: None
     ) -> None:
         """`between` is called after each Kafka transaction, one of which holds a round of `batch` transactions."""
         self.names, self.truth, self._servers = Names(namespace), Truth(), servers
@@ -158,8 +153,7 @@ class Writer:
 
     def _batch(self, partition: int, kinds: Sequence[Kind]) -> None:
         self._play(
-            partition,
-            [self._new(partition, kind, self.topics[at % len(self.topics)]) for at, kind in enumerate(kinds)],
+            partition, [self._new(partition, kind, self.topics[at % len(self.topics)]) for at, kind in enumerate(kinds)]
         )
 
     def _strays(self, each: int) -> None:

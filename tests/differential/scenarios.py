@@ -58,11 +58,7 @@ SCENARIOS = (
             on.send("rolled-back", ROLLBACK),
             on.until_set_aside("open"),
         ],
-        {
-            "committed": Expected(Fate(1, 0)),
-            "open": Expected(Fate(0, 3, 1)),
-            "rolled-back": Expected(Fate(0, 0)),
-        },
+        {"committed": Expected(Fate(1, 0)), "open": Expected(Fate(0, 3, 1)), "rolled-back": Expected(Fate(0, 0))},
     ),
     Scenario(
         "two interleaved, opposite decisions",

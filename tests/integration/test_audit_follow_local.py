@@ -63,10 +63,7 @@ def plan_of(log: KafkaLog) -> Plan:
 
 def in_full(log: KafkaLog) -> AuditReport:
     return run_audit(
-        log.servers,
-        namespace=log.names.namespace,
-        engine=AuditEngine.LOCAL,
-        real_topics=[log.real(FORWARDED)],
+        log.servers, namespace=log.names.namespace, engine=AuditEngine.LOCAL, real_topics=[log.real(FORWARDED)]
     )
 
 

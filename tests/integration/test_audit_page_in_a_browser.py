@@ -110,10 +110,7 @@ def test_page_leads_to_its_evidence_by_keyboard(tab: Browser, every_kind: Path) 
 
 
 def test_page_is_whole_with_the_longest_names(tab: Browser, tmp_path: Path) -> None:
-    places = (
-        Place("half", f"{TOPIC[:40]}.RMQ_SYS_TRANS_HALF_TOPIC", 123, 123_456_789_012),
-        Place("copy", TOPIC, 0, 7),
-    )
+    places = (Place("half", f"{TOPIC[:40]}.RMQ_SYS_TRANS_HALF_TOPIC", 123, 123_456_789_012), Place("copy", TOPIC, 0, 7))
     entries = tuple(Entry(kind, f"{kind} of {TOPIC}", "89ABCDEF", GROUP, TOPIC, places) for kind in VIOLATIONS)
     report = replace(VIOLATED, violations=Tally(dict.fromkeys(VIOLATIONS, 1), entries), namespace=TOPIC[:100])
     overview = replace(

@@ -151,12 +151,7 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     ids=["connector", "pyarrow", "Python"],
 )
 def test_spark_submit_says_what_it_lacks(
-    log: KafkaLog,
-    interpreted: dict[str, str],
-    tmp_path: Path,
-    packages: list[str],
-    interpreter: str | None,
-    says: str,
+    log: KafkaLog, interpreted: dict[str, str], tmp_path: Path, packages: list[str], interpreter: str | None, says: str
 ) -> None:
     """Spark's own log would be hundreds of lines, with the stack trace of each failed task."""
     environment = dict(interpreted)

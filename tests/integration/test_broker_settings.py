@@ -27,10 +27,7 @@ from txbridge.topics.plan import PlanOptions
 pytestmark = pytest.mark.long
 
 #: Settings that are combined on one broker; a worker and a client must cope with all of them.
-NARROW = {
-    "message.max.bytes": "20000",
-    "transaction.max.timeout.ms": "5000",
-}
+NARROW = {"message.max.bytes": "20000", "transaction.max.timeout.ms": "5000"}
 
 
 def configs(kafka: EmbeddedKafka, *arguments: str) -> None:

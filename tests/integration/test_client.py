@@ -90,10 +90,7 @@ def check_record(bridge, half, times=1, group="orders", **changed):
         **changed,
     }
     bridge.produce(
-        bridge.names.check(group),
-        key=half.key(),
-        value=half.value(),
-        headers=[*half.headers(), *headers.items()],
+        bridge.names.check(group), key=half.key(), value=half.value(), headers=[*half.headers(), *headers.items()]
     )
 
 
@@ -185,9 +182,7 @@ def test_what_the_local_transaction_says(bridge, producer_on, answer, state, dec
         assert result.local_exception is answer
     else:
         assert (result.reason or "") == remark
-    assert ends(bridge) == [
-        (result.half_partition, result.half_offset, result.transaction_id, decision, "", remark),
-    ]
+    assert ends(bridge) == [(result.half_partition, result.half_offset, result.transaction_id, decision, "", remark)]
 
 
 @every_listener
@@ -386,12 +381,7 @@ def test_close_by_a_listener_is_refused(bridge, producer_on):
 
 def test_without_topics_it_does_not_start_and_creates_nothing(api, kafka):
     with pytest.raises(LayoutError, match=r"missing-namespace\.RMQ_SYS_TRANS_HALF_TOPIC: does not exist"):
-        api(
-            "orders",
-            Answers(),
-            {"bootstrap.servers": kafka.bootstrap_servers},
-            namespace="missing-namespace",
-        ).start()
+        api("orders", Answers(), {"bootstrap.servers": kafka.bootstrap_servers}, namespace="missing-namespace").start()
     consumer = Consumer({**quiet(kafka.bootstrap_servers), "group.id": "look"})
     try:
         topics = consumer.list_topics(timeout=120).topics

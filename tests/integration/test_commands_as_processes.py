@@ -373,11 +373,7 @@ def test_the_version() -> None:
     ],
 )
 def test_a_shell_completes_commands_options_and_choices(words: str, completions: set[str]) -> None:
-    asked = {
-        "_TXBRIDGE_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }
+    asked = {"_TXBRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     done = run_txbridge(env=environment(**asked))
     assert set(done.stdout.split()) == completions
     assert done.stderr == ""

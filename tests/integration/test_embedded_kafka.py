@@ -244,10 +244,7 @@ def test_two_processes_fetch_at_once_then_damage_is_found_and_repaired(tmp_path,
         "Fetching Kafka 4.3.1 (46 jars, 42 MB), once for all projects.\n",
     ]
     cache = JarCache()
-    assert sorted(path.name for path in root.iterdir()) == [
-        "kafka-4.3.1",
-        "kafka-4.3.1.lock",
-    ]
+    assert sorted(path.name for path in root.iterdir()) == ["kafka-4.3.1", "kafka-4.3.1.lock"]
     assert len(list(cache.folder.iterdir())) == len(ARTIFACTS)
 
     jar = cache.folder / "kafka-clients-4.3.1.jar"

@@ -27,10 +27,7 @@ EACH = 20
 @pytest.mark.parametrize("release", RELEASES)
 def test_the_main_scenarios(release: str, running_spark: SparkSession) -> None:
     """P1 to P4, P7, P8, P13: every API, a take-over after kill -9, checks, a held commit, doctor, audit."""
-    with (
-        EmbeddedKafka(kafka_version=release) as kafka,
-        Bridge(kafka.bootstrap_servers, f"release {release}") as bridge,
-    ):
+    with EmbeddedKafka(kafka_version=release) as kafka, Bridge(kafka.bootstrap_servers, f"release {release}") as bridge:
         topic = bridge.create_topic("orders")
         _send_by_every_api(bridge, topic)
         committed = {b"%d" % number: 1 for number in range(EACH * len(APIS)) if number % 5 in {0, 2}}

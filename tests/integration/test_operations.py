@@ -178,11 +178,7 @@ def test_held_and_discarded_messages_are_listed_after_their_worker_has_died(brid
         NextStep.RETRY,
         None,
     )
-    assert (other.coordinates, other.state, other.reason) == (
-        where(given_up),
-        TransactionState.DISCARDED,
-        "MAX_CHECKS",
-    )
+    assert (other.coordinates, other.state, other.reason) == (where(given_up), TransactionState.DISCARDED, "MAX_CHECKS")
     assert (other.discarded_at, other.checks) == ((0, 0), 1)
     assert [found.coordinates for found in list_pending(connect(bridge)).messages] == [where(held)]
     assert [found.coordinates for found in list_discarded(connect(bridge)).messages] == [where(given_up)]

@@ -479,10 +479,7 @@ def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_
         for record in op_records(bridge)
         if record.partition() == 1 and ours & set(record.value().decode().split(","))
     ]
-    assert sorted(named) == [
-        (b"commit", f"{first[1]},{fourth[1]}".encode()),
-        (b"rollback", f"{second[1]}".encode()),
-    ]
+    assert sorted(named) == [(b"commit", f"{first[1]},{fourth[1]}".encode()), (b"rollback", f"{second[1]}".encode())]
     join("stranger", listening=False).end((third, COMMIT))  # a stranger's group: refused
     client.end((third, ROLLBACK))
     wait_outcome(bridge, third, "rollback")

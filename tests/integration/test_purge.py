@@ -24,15 +24,7 @@ from tests.support.sql_application import GROUP, in_new_schema, order_ids, purge
 from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.core.decision_record import Decision
-from txbridge.operations import (
-    Action,
-    Result,
-    Selection,
-    list_discarded,
-    list_pending,
-    resolve,
-    resolve_all,
-)
+from txbridge.operations import Action, Result, Selection, list_discarded, list_pending, resolve, resolve_all
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 

@@ -58,10 +58,7 @@ def linked_kafka() -> Iterator[tuple[EmbeddedKafka, Link]]:
     with Link() as link:
         link.connect_to(port)
         # The controller must not declare the broker dead while it is paused.
-        config = {
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{link.port}",
-            "broker.session.timeout.ms": "180000",
-        }
+        config = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{link.port}", "broker.session.timeout.ms": "180000"}
         with EmbeddedKafka(port, config=config) as kafka:
             yield kafka, link
 

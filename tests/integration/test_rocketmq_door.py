@@ -427,10 +427,7 @@ def test_requests_that_can_not_be_served_are_refused_with_a_sentence(bridge: Bri
             end_fields(
                 group, {"extFields": {"queueOffset": "1", "msgId": "0" * 31 + "2", "transactionId": "x"}}, COMMIT
             ),
-        ) == (
-            1,
-            "The transaction state table offset wrong",
-        )
+        ) == (1, "The transaction state table offset wrong")
         assert refusal(11, {}) == refusal(200050, {})
         assert refusal(4711, {}) == (3, " request type 4711 not supported")
         consumers = {"clientID": "c", "producerDataSet": [], "consumerDataSet": [{"groupName": "consumers"}]}

@@ -61,10 +61,7 @@ def started(*given):
 
 
 def test_services_wait_for_their_database_and_for_kafka(own_kafka, tmp_path):
-    with (
-        Bridge(own_kafka.bootstrap_servers, "waits") as bridge,
-        Postgres(listen_addresses="127.0.0.1") as server,
-    ):
+    with Bridge(own_kafka.bootstrap_servers, "waits") as bridge, Postgres(listen_addresses="127.0.0.1") as server:
         url, topic = f"postgresql+psycopg://postgres@127.0.0.1:{server.port}/postgres", bridge.create_topic("orders")
         engine, port = make_outbox(url), free_port()
         add_rows(engine, topic, range(10))

@@ -279,7 +279,7 @@ def test_a_missing_right_on_a_topic_is_named(topics, admin, namespace, right):
             assert result.exit_code == 2
             end = json.loads(result.stdout)["topics"][1]
             assert end["reasons"] == [
-                f"missing right {right} on topic {names.end}: grant it to the user of this connection",
+                f"missing right {right} on topic {names.end}: grant it to the user of this connection"
             ]
             for client in (True, False):
                 with pytest.raises(LayoutError, match=f"{names.end}: missing right {right} on topic {names.end}"):

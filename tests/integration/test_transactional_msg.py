@@ -98,7 +98,7 @@ def test_user_data_arrives_unchanged(bridge: Bridge) -> None:
                 headers=[("trace", b"1"), ("trace", b"2"), ("none", None), ("empty", b"")],
                 timestamp=1_357_034_400_000,
                 partition=2,
-            ),
+            )
         )
         producer.send_message_in_transaction(Message(topic, b"10", key=b""))
         bridge.wait_visible(topic, [b"5", b"10"])

@@ -89,15 +89,9 @@ def test_a_mistake_in_the_address_or_the_security_settings_is_named_with_its_rem
         ({**right, **plain}, "; this port has no TLS, or a proxy has no broker behind it: check the port, and"),
         ({**right, **plain, "security.protocol": "SASL_PLAINTEXT"}, "; sasl.mechanism or security.protocol does not"),
         ({**right, "sasl.mechanism": "PLAIN"}, "supported mechanisms: SCRAM-SHA-512; sasl.mechanism or security."),
-        (
-            {**right, "sasl.password": "no"},
-            "invalid credentials with SASL mechanism SCRAM-SHA-512; check sasl.user",
-        ),
+        ({**right, "sasl.password": "no"}, "invalid credentials with SASL mechanism SCRAM-SHA-512; check sasl.user"),
         (without_ca, "; set ssl.ca.location to the"),
-        (
-            other_name,
-            "; set ssl.ca.location to the",
-        ),
+        (other_name, "; set ssl.ca.location to the"),
     ]
     with ThreadPoolExecutor(len(expected)) as threads:
         found = list(threads.map(refusal, [settings for settings, _ in expected]))

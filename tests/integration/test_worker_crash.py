@@ -105,9 +105,7 @@ def _set_the_scene(bridge: Bridge, member: CheckMember) -> Scene:
     entries += [one.entry(ROLLBACK) for one in scene.to_roll_back]
     entries += [one.entry(UNKNOWN) for one in scene.undecided]
     bridge.produce_together(
-        bridge.names.end,
-        [(b"garbage", []), ("\n".join(entries).encode(), bridge.end_headers())],
-        partition=0,
+        bridge.names.end, [(b"garbage", []), ("\n".join(entries).encode(), bridge.end_headers())], partition=0
     )
     return scene
 
@@ -173,7 +171,7 @@ def _verify(bridge: Bridge, scene: Scene, member: CheckMember) -> None:
     # P7: one discard record for each, and one for the malformed END. P6: one check for each message that was checked.
     reasons = Counter((record["TXB_REASON"], record["value"]) for record in bridge.discarded())
     assert reasons == Counter(
-        [(b"MALFORMED", b"garbage"), *((b"MAX_CHECKS", scene.values[one]) for one in scene.to_discard)],
+        [(b"MALFORMED", b"garbage"), *((b"MAX_CHECKS", scene.values[one]) for one in scene.to_discard)]
     )
     assert not any(member.checks(one) for one in scene.to_commit if scene.values[one].startswith(b"commit"))
     for prepared in [*scene.undecided, *scene.to_discard]:

@@ -98,9 +98,7 @@ def _shuffled(events: list[DecisionEvent], chance: random.Random) -> Iterator[De
 
 
 @pytest.mark.parametrize(
-    "deliver",
-    [_in_order, _nothing, _repeated, _skipping, _shuffled],
-    ids=lambda deliver: deliver.__name__.strip("_"),
+    "deliver", [_in_order, _nothing, _repeated, _skipping, _shuffled], ids=lambda deliver: deliver.__name__.strip("_")
 )
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_p5_end_is_applied_in_its_order_when_faust_delivers(

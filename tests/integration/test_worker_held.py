@@ -60,9 +60,7 @@ def test_p8_a_missing_topic_holds_its_messages_alone_also_over_a_crash(bridge: B
     assert bridge.outcomes()[0, held[0].offset] == bridge.outcomes()[0, held[1].offset] == ["commit"]
 
 
-def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_one_line(
-    bridge: Bridge,
-) -> None:
+def test_the_log_has_start_and_end_of_a_worker_and_what_it_no_longer_holds_in_one_line(bridge: Bridge) -> None:
     missing = f"{bridge.namespace}.missing"
     worker = bridge.worker(park_after=500)
     prepared = [*bridge.prepare_many(missing, [b"a"] * 30, partition=0), bridge.prepare(missing, b"b", partition=1)]
@@ -341,7 +339,7 @@ def test_p8_a_forbidden_topic_holds_its_messages_alone(
                     None,
                     AclOperation.ANY,
                     AclPermissionType.ANY,
-                ),
+                )
             ]
             for answer in bridge.admin.delete_acls(filters).values():
                 answer.result(120)

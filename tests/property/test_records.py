@@ -35,8 +35,7 @@ NAMES = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_si
 TOPICS = NAMES.filter(lambda name: names.is_topic(name) and not Names().is_forbidden(name))
 USER_HEADERS = st.lists(
     st.tuples(
-        st.text(max_size=12).filter(lambda name: not names.is_reserved_header(name)),
-        st.none() | st.binary(max_size=12),
+        st.text(max_size=12).filter(lambda name: not names.is_reserved_header(name)), st.none() | st.binary(max_size=12)
     ),
     max_size=4,
 )
@@ -129,9 +128,7 @@ def test_any_remark_fits_and_what_is_left_is_its_beginning(text, times):
     encoded = DecisionEntry(0, "0" * 32, Decision.UNKNOWN, None, remark).encode().split(",", 4)[4]
     assert len(encoded) <= MAX_REMARK
     (entry,) = parse_end(
-        0,
-        f"0,{'0' * 32},0,,{encoded}".encode(),
-        [("TXB_V", b"1"), ("PGROUP", b"g"), ("SOURCE", b"client")],
+        0, f"0,{'0' * 32},0,,{encoded}".encode(), [("TXB_V", b"1"), ("PGROUP", b"g"), ("SOURCE", b"client")]
     ).entries
     assert remark.startswith(entry.remark)
     assert len(encoded) > MAX_REMARK - 12 or entry.remark == remark

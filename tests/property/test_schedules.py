@@ -41,7 +41,7 @@ def pages(request: pytest.FixtureRequest) -> Iterator[None]:
             st.sampled_from(["push", "push", "repeat", "drop", "take", "peek"]), st.integers(0, 9), st.integers(0, 30)
         ),
         max_size=60,
-    ),
+    )
 )
 def test_a_schedule_yields_what_is_due_once_and_in_order(steps):
     dues: dict[int, int] = {}

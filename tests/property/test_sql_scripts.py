@@ -196,12 +196,7 @@ def listener(request, engine):
         form = {"": opens, "connection": "asyncio", "session": "asyncio-session"}[opens if driver else ""]
         url = engine.url.render_as_string(hide_password=False)
         made = SqlService(
-            url,
-            form,
-            lambda *call: call[-1].run(*call),
-            driver=driver,
-            on_connect=check_foreign_keys,
-            check_wait=0.3,
+            url, form, lambda *call: call[-1].run(*call), driver=driver, on_connect=check_foreign_keys, check_wait=0.3
         )
     made.verify()
     yield made
@@ -234,11 +229,7 @@ _ids = itertools.count(1)
 
 
 @pytest.mark.parametrize(("engine", "listener"), CASES, indirect=True)
-@given(
-    steps=st.lists(st.sampled_from(STEPS), max_size=5),
-    end=st.sampled_from(ENDS),
-    swallows=st.booleans(),
-)
+@given(steps=st.lists(st.sampled_from(STEPS), max_size=5), end=st.sampled_from(ENDS), swallows=st.booleans())
 def test_the_answer_is_commit_exactly_when_the_rows_are_there(engine, listener, steps, end, swallows):
     name = f"{next(_ids):032X}"
     script = Script(steps, end, swallows, owner=name)

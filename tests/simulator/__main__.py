@@ -33,11 +33,7 @@ def main() -> int:
             print(f"{totals.seeds} of {arguments.seeds} seeds in {totals.seconds:.0f} s", flush=True)
 
     totals = run_range(
-        arguments.first_seed,
-        arguments.seeds,
-        arguments.steps,
-        processes=arguments.processes,
-        on_progress=progress,
+        arguments.first_seed, arguments.seeds, arguments.steps, processes=arguments.processes, on_progress=progress
     )
     return report(totals, arguments.steps)
 
@@ -77,7 +73,7 @@ def _report(totals: Totals) -> None:
     rate = totals.seeds / totals.seconds if totals.seconds else 0.0
     print(
         f"{totals.seeds} seeds in {totals.seconds:.1f} s ({rate:.1f} a second, {totals.cpu_seconds:.1f} s of processor "
-        f"time), {totals.io_calls} I/O calls of owners, {len(totals.violations)} violations",
+        f"time), {totals.io_calls} I/O calls of owners, {len(totals.violations)} violations"
     )
     missing = not_reached(totals.counters)
     if missing:

@@ -157,11 +157,7 @@ class _Scope(SmallWorld):
 
 
 def explore(
-    decisions: Sequence[int] = (COMMIT, ROLLBACK),
-    *,
-    crashes: int = 1,
-    zombies: int = 0,
-    most_states: int = 1_000_000,
+    decisions: Sequence[int] = (COMMIT, ROLLBACK), *, crashes: int = 1, zombies: int = 0, most_states: int = 1_000_000
 ) -> Explored:
     """Follow every schedule. Stops at the first violation, or when there are too many states."""
     structlog.configure(processors=[_on_log], cache_logger_on_first_use=False)

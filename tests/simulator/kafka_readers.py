@@ -34,12 +34,7 @@ class SimulatedMessage:
     __slots__ = ("_error", "_offset", "_partition", "_stored", "_topic")
 
     def __init__(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        stored: Stored | None = None,
-        error: KafkaError | None = None,
+        self, topic: str, partition: int, offset: int, stored: Stored | None = None, error: KafkaError | None = None
     ) -> None:
         self._topic, self._partition, self._offset = topic, partition, offset
         self._stored, self._error = stored, error

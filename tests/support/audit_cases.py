@@ -763,11 +763,7 @@ story(
 story("the_rest_overdue", "pending:scheduled OVERDUE", schedule_rest(LONG_AGO, 1, 1), several=THREE, times=PAST)
 story("part_of_a_step_lost_while_the_rest_waits", "PARTIAL", schedule_rest(FAR_AWAY, 2, 1), several=THREE, times=LAST)
 story(
-    "part_of_a_step_not_delivered_and_recorded_so",
-    "PARTIAL",
-    schedule_rest(FAR_AWAY, 1, 1),
-    several=THREE,
-    times=LAST,
+    "part_of_a_step_not_delivered_and_recorded_so", "PARTIAL", schedule_rest(FAR_AWAY, 1, 1), several=THREE, times=LAST
 )
 story("all_of_a_step_lost", "LOST", schedule_rest(FAR_AWAY, 2), several=THREE, times=LAST)
 story(
@@ -907,9 +903,7 @@ story(
     together(check(UNIQ_KEY="E" * 32), check(TXB_HALF="here"), check(TXB_END="soon"), check(TXB_END=None)),
 )
 story(
-    "stuck_an_interval_after_its_last_check",
-    "pending:undecided STUCK",
-    together(parked("pending", checks=15, next=1)),
+    "stuck_an_interval_after_its_last_check", "pending:undecided STUCK", together(parked("pending", checks=15, next=1))
 )
 story("last_check_not_answered_yet", "pending:undecided", together(parked("pending", checks=15, next=2**62)))
 story(
@@ -927,10 +921,7 @@ def phantom_beyond_the_half_log(log: Log) -> None:
 
 
 story(
-    "phantom_with_the_coordinates_of_another",
-    "pending:undecided",
-    together(copy(UNIQ_KEY="E" * 32)),
-    strays="PHANTOM",
+    "phantom_with_the_coordinates_of_another", "pending:undecided", together(copy(UNIQ_KEY="E" * 32)), strays="PHANTOM"
 )
 story(
     "phantom_without_readable_coordinates",

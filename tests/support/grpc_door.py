@@ -123,10 +123,7 @@ def sending(**changed: Any) -> Any:
     """A valid request."""
     system = definition.SystemProperties(message_id="01AB", message_type=definition.TRANSACTION, tag="a", keys=["k"])
     message = definition.Message(
-        topic=definition.Resource(name=TOPIC),
-        user_properties={"p": "v"},
-        system_properties=system,
-        body=b"body",
+        topic=definition.Resource(name=TOPIC), user_properties={"p": "v"}, system_properties=system, body=b"body"
     )
     for name, value in changed.items():
         setattr(message if name == "body" else message.system_properties, name, value)

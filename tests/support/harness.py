@@ -174,7 +174,7 @@ class CheckMember:
                 "enable.auto.commit": False,
                 "session.timeout.ms": 3_000,
                 "heartbeat.interval.ms": 500,
-            },
+            }
         )
         self._consumer.subscribe([names.check(group)], on_assign=lambda *_: self._joined.set())
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -301,9 +301,7 @@ class Bridge:
         self.namespace = f"t{next(_number)}-{short}-{secrets.token_hex(2)}"
         self.names = Names(self.namespace)
         self.admin = AdminClient(quiet(self.bootstrap_servers))
-        self._producer = Producer(
-            {**quiet(self.bootstrap_servers), "enable.idempotence": True, "linger.ms": 1},
-        )
+        self._producer = Producer({**quiet(self.bootstrap_servers), "enable.idempotence": True, "linger.ms": 1})
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-test-")
         self._log_number = itertools.count(1)
 
@@ -320,10 +318,7 @@ class Bridge:
         assert all(plan.action is not TopicAction.REFUSED for plan in plans), plans
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A failed test may have left owners that would run on beside the next tests.
         for owner in self.owners:
@@ -447,12 +442,7 @@ class Bridge:
         return _produce_all(self._producer, topic, [arguments])[0]
 
     def produce_undecodable(
-        self,
-        topic: str,
-        value: bytes,
-        headers: Sequence[tuple[str, bytes]],
-        partition: int,
-        key: bytes | None = None,
+        self, topic: str, value: bytes, headers: Sequence[tuple[str, bytes]], partition: int, key: bytes | None = None
     ) -> int:
         """Produce a record with one more header, whose name is not UTF-8, and return its offset.
 
@@ -529,14 +519,7 @@ class Bridge:
     def end_headers(self, group: str = "group", source: str = "client") -> list[tuple[str, bytes]]:
         return [("TXB_V", b"1"), ("PGROUP", group.encode()), ("SOURCE", source.encode())]
 
-    def end(
-        self,
-        entries: Sequence[str],
-        partition: int,
-        *,
-        group: str = "group",
-        source: str = "client",
-    ) -> int:
+    def end(self, entries: Sequence[str], partition: int, *, group: str = "group", source: str = "client") -> int:
         """Write one END record and return its offset."""
         headers = self.end_headers(group, source)
         message = self.produce(self.names.end, value="\n".join(entries).encode(), headers=headers, partition=partition)
@@ -586,7 +569,7 @@ class Bridge:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 # The broker shall not wait for more records at the end of the log: this read is short.
                 "fetch.wait.max.ms": 10,
-            },
+            }
         )
         try:
             partitions = consumer.list_topics(topic, 120).topics[topic].partitions

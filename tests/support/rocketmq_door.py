@@ -51,12 +51,7 @@ class Door(workers.WorkerProcess):
     """A `txbridge rocketmq` process, started as by an operator."""
 
     def __init__(
-        self,
-        bridge: Bridge,
-        *arguments: str,
-        listen: str = "127.0.0.1:0",
-        secret: str = SECRET,
-        metrics_port: int = 0,
+        self, bridge: Bridge, *arguments: str, listen: str = "127.0.0.1:0", secret: str = SECRET, metrics_port: int = 0
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-door-")
         self._metrics_port = metrics_port

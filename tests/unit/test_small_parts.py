@@ -19,7 +19,7 @@ from txbridge.text import counted, duration, iso_time, one_line, plain, printabl
 
 def test_a_number_has_its_noun_in_the_right_form():
     assert [counted(number, "message") for number in (0, 1, 2, 1_200)] == [
-        *("0 messages", "1 message", "2 messages", "1,200 messages"),
+        *("0 messages", "1 message", "2 messages", "1,200 messages")
     ]
     assert (counted(1, "entry", "entries"), counted(3, "entry", "entries")) == ("1 entry", "3 entries")
 
@@ -27,7 +27,7 @@ def test_a_number_has_its_noun_in_the_right_form():
 def test_a_time_that_is_no_date_is_shown_as_a_number():
     # Where a topic takes the producer's time, it takes any number.
     assert [iso_time(ms) for ms in (1_700_000_000_456, 253_402_300_799_999, 253_402_300_800_000, -1)] == [
-        *("2023-11-14T22:13:20.456Z", "9999-12-31T23:59:59.999Z", "253402300800000 ms", "-1 ms"),
+        *("2023-11-14T22:13:20.456Z", "9999-12-31T23:59:59.999Z", "253402300800000 ms", "-1 ms")
     ]
 
 

@@ -62,8 +62,7 @@ def _print_version(wanted: bool) -> None:
 def txbridge(
     *,
     _version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end.")
     ] = False,
 ) -> None:
     """RocketMQ-style transactional messages on Kafka."""

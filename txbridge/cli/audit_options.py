@@ -39,8 +39,7 @@ class AuditOptions:
         ),
     ] = None
     ledger: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Write one row per transaction to this new folder or URI."),
+        str | None, typer.Option(metavar="FOLDER", help="Write one row per transaction to this new folder or URI.")
     ] = None
     continued: Annotated[
         bool,
@@ -63,13 +62,11 @@ class AuditOptions:
         ),
     ] = None
     since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only transactions prepared at or after this (ISO 8601, UTC)."),
+        str | None, typer.Option(metavar="TIME", help="Only transactions prepared at or after this (ISO 8601, UTC).")
     ] = None
     until: Annotated[str | None, typer.Option(metavar="TIME", help="Only transactions prepared before this.")] = None
     only_topic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TOPIC", help="Only transactions of this real topic; may be repeated."),
+        list[str] | None, typer.Option(metavar="TOPIC", help="Only transactions of this real topic; may be repeated.")
     ] = None
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report to this file, as an HTML page.")
@@ -92,8 +89,7 @@ class AuditOptions:
     ] = None
     strict: Annotated[bool, typer.Option("--strict", help="Findings fail the audit, too.")] = False
     transaction_check_max: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="The workers' value, unless file or environment has it."),
+        int | None, typer.Option(metavar="N", min=1, help="The workers' value, unless file or environment has it.")
     ] = None
     transaction_max_age: Annotated[
         int | None, typer.Option(metavar="MS", min=1, help="The workers' value, unless file or environment has it.")

@@ -128,10 +128,7 @@ def stop(
 
 
 @app.command()
-def status(
-    data_dir: DataDirOption = None,
-    output_format: OutputFormat = Format.TABLE,
-) -> None:
+def status(data_dir: DataDirOption = None, output_format: OutputFormat = Format.TABLE) -> None:
     """Show whether the brokers of a data folder run. Exit code 0 if all of them do, 1 if not."""
     folder = _folder(data_dir)
     if any(one != folder for one in find_folders(folder)):

@@ -105,8 +105,7 @@ class CommandOptions:
 def pending_command(
     cluster: ClusterOptions,
     state: Annotated[
-        list[StateFilter] | None,
-        typer.Option(help="May be repeated. Default: pending and held.", show_default=False),
+        list[StateFilter] | None, typer.Option(help="May be repeated. Default: pending and held.", show_default=False)
     ] = None,
     *,
     filters: Filters,
@@ -121,8 +120,7 @@ def pending_command(
         ),
     ] = False,
     no_errors: Annotated[
-        bool,
-        typer.Option("--no-errors", help="Do not search END for each message's last error; faster on long logs."),
+        bool, typer.Option("--no-errors", help="Do not search END for each message's last error; faster on long logs.")
     ] = False,
     output_format: OutputFormat = Format.TABLE,
 ) -> None:

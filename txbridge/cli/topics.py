@@ -45,8 +45,7 @@ Partitions = Annotated[
     ),
 ]
 ReplicationFactor = Annotated[
-    int | None,
-    typer.Option(help="Replicas of new topics. Default: 3, or fewer with fewer brokers."),
+    int | None, typer.Option(help="Replicas of new topics. Default: 3, or fewer with fewer brokers.")
 ]
 MinInsyncReplicas = Annotated[
     int | None,
@@ -100,11 +99,7 @@ class WantedOptions:
 
 @app.command(epilog=SOURCES)
 @spread
-def plan(
-    cluster: ClusterOptions,
-    wanted: WantedOptions,
-    output_format: OutputFormat = Format.TABLE,
-) -> None:
+def plan(cluster: ClusterOptions, wanted: WantedOptions, output_format: OutputFormat = Format.TABLE) -> None:
     """Show what `apply` would do. Changes nothing.
 
     Exit code 0: nothing to do; 1: something to do; 2: refused, or the plan could not be made.
@@ -117,11 +112,7 @@ def plan(
 
 @app.command(epilog=SOURCES)
 @spread
-def apply(
-    cluster: ClusterOptions,
-    wanted: WantedOptions,
-    output_format: OutputFormat = Format.TABLE,
-) -> None:
+def apply(cluster: ClusterOptions, wanted: WantedOptions, output_format: OutputFormat = Format.TABLE) -> None:
     """Create missing topics and raise settings that are too weak. If anything is refused, nothing is done.
 
     Exit code 0: all topics are as they should be; 2: refused, or failed.

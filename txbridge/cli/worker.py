@@ -67,12 +67,7 @@ def make_command() -> Callable[..., None]:
         with about(settings):
             run(settings)
 
-    config_parameter = inspect.Parameter(
-        "config",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Config,
-    )
+    config_parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
     parameters = [config_parameter, *map(_parameter, OPTIONS)]
     worker.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     worker.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -19,10 +19,7 @@ from txbridge.errors import UsageError
 #: The states of a row.
 COMMITTED = "committed"
 ROLLED_BACK = "rolled back"
-ANSWERS = {
-    COMMITTED: LocalTransactionState.COMMIT_MESSAGE,
-    ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE,
-}
+ANSWERS = {COMMITTED: LocalTransactionState.COMMIT_MESSAGE, ROLLED_BACK: LocalTransactionState.ROLLBACK_MESSAGE}
 #: SQLSTATEs of a conflict with another transaction: a lock or statement time-out, a deadlock, a serialization failure.
 #: For SQLite, the names of its error codes. For MySQL and MariaDB, their numbers.
 _BUSY_STATES = frozenset({"55P03", "57014", "40P01", "40001"})

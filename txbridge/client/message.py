@@ -338,9 +338,7 @@ def check_content(message: Message, names: Names) -> None:
     if not message.topic:
         raise UsageError("the topic is empty")
     if not is_topic(message.topic):
-        raise UsageError(
-            f"{message.topic[:80]!r} cannot be a topic: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
-        )
+        raise UsageError(f"{message.topic[:80]!r} cannot be a topic: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -")
     if names.is_forbidden(message.topic):
         raise UsageError(f"sending to system topic {message.topic} is forbidden")
     for name, _ in message.headers:
@@ -371,7 +369,7 @@ def check_limits(message: Message, limits: MessageLimits) -> None:
         what = "the value has" if type(message) is Message else "the messages of the transaction have together"
         raise UsageError(
             f"{what} {len(message.value)} bytes, more than the {limits.value} that the half topic allows "
-            "(max_message_size of the topic plan)",
+            "(max_message_size of the topic plan)"
         )
     # With a longer one, retention would delete the half message before its first check.
     _within(message.check_immunity_time, 0, limits.immunity, "check_immunity_time", " (s; the retention of HALF)")

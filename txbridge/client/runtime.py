@@ -195,11 +195,7 @@ class Runtime:
                 state=outcome.state.name,
             )
             entry = DecisionEntry(
-                message.half_offset,
-                message.transaction_id,
-                outcome.decision,
-                message.check_times,
-                outcome.remark,
+                message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
             )
             end = self._ends.submit_command(message.half_partition, entry, Source.CHECK, request.size)
             for watcher in self._watchers:

@@ -15,12 +15,7 @@ class Several(Message):
 
     _messages: tuple[Message, ...]
 
-    def __init__(
-        self,
-        messages: tuple[Message, ...],
-        check_immunity_time: int | None,
-        headers: Headers = (),
-    ) -> None:
+    def __init__(self, messages: tuple[Message, ...], check_immunity_time: int | None, headers: Headers = ()) -> None:
         first = messages[0]
         # Different times are in the frames.
         _, deliver_at = common_time(messages)

@@ -31,7 +31,7 @@ OTHER_VARIABLES = frozenset(
         "TXBRIDGE_MAVEN_REPOSITORY",
         "TXBRIDGE_FAULT_POINT",
         "TXBRIDGE_DATABASE_URL",
-    },
+    }
 )
 
 #: Variables of the front door for RocketMQ clients (`txbridge rocketmq`), which has options of its own.
@@ -113,9 +113,7 @@ def _variable(name: str) -> str:
 
 
 def load_settings(
-    flags: Mapping[str, Any],
-    config_file: Path | None = None,
-    environ: Mapping[str, str] = os.environ,
+    flags: Mapping[str, Any], config_file: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> WorkerSettings:
     """The settings from flags (by option name, None = not given), environment, file and defaults, in this order.
 

@@ -74,7 +74,7 @@ class WorkerSettings(BaseModel):
     """Prefix of all internal topics, groups and transactional ids, so that environments can share a cluster."""
 
     app_id: Annotated[str, AfterValidator(_check_app_id)] = Field(
-        default_factory=lambda data: Names(data.get("namespace", "")).worker_group,
+        default_factory=lambda data: Names(data.get("namespace", "")).worker_group
     )
     """Faust's app id and the workers' consumer group; all workers of a namespace share it. Default: CID_RMQ_SYS_TRANS,
     prefixed by the namespace."""
@@ -156,7 +156,7 @@ class WorkerSettings(BaseModel):
         if last_check >= self.transaction_max_age:
             raise ValueError(
                 f"transaction_timeout + transaction_check_max * transaction_check_interval ({last_check} ms) must be "
-                f"less than transaction_max_age ({self.transaction_max_age} ms), or messages expire unchecked",
+                f"less than transaction_max_age ({self.transaction_max_age} ms), or messages expire unchecked"
             )
         kafka_config.user_config(self.librdkafka)
         return self

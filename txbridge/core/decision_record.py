@@ -199,11 +199,7 @@ def _encode_remark(remark: str) -> str:
 
 
 def encode_end(
-    entries: Sequence[DecisionEntry],
-    group: str,
-    source: Source,
-    client_id: str | None = None,
-    reply: str | None = None,
+    entries: Sequence[DecisionEntry], group: str, source: Source, client_id: str | None = None, reply: str | None = None
 ) -> tuple[bytes, list[tuple[str, bytes | None]]]:
     """Value and headers of an END record. At most MAX_ENTRIES entries, all of one half partition; one with a reply."""
     if not 1 <= len(entries) <= MAX_ENTRIES:
@@ -224,12 +220,7 @@ _DECISIONS = {str(decision.value): decision for decision in Decision}
 _SOURCES = {source.value: source for source in Source}
 
 
-def parse_end(
-    offset: int,
-    value: bytes | None,
-    headers: Headers | None,
-    appended: int | None = None,
-) -> DecisionRecord:
+def parse_end(offset: int, value: bytes | None, headers: Headers | None, appended: int | None = None) -> DecisionRecord:
     """Read a record of END. Raises MalformedRecordError with the rule that it breaks; then none of it is applied."""
     ours = OurHeaders(headers)
     ours.require_version("END record")

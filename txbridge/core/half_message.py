@@ -86,12 +86,7 @@ def size_of(headers: Headers) -> int:
 
 
 def parse_half(
-    offset: int,
-    born: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: Headers | None,
-    topic_names: Names,
+    offset: int, born: int, key: bytes | None, value: bytes | None, headers: Headers | None, topic_names: Names
 ) -> HalfMessage:
     """Read a record of HALF. Raises MalformedRecordError with the rule that it breaks."""
     if headers is not None and len(headers) >= PLAIN:

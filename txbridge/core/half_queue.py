@@ -40,13 +40,7 @@ class HalfQueue:
     """
 
     def __init__(
-        self,
-        policy: CheckPolicy,
-        *,
-        watermark: int = 0,
-        next_end: int = 0,
-        next_entry: int = 0,
-        next_op: int = 0,
+        self, policy: CheckPolicy, *, watermark: int = 0, next_end: int = 0, next_entry: int = 0, next_op: int = 0
     ) -> None:
         self.policy = policy
         # The policy's answer for nearly every message, computed once.

@@ -58,7 +58,7 @@ HALF_HEADERS = frozenset(
         MESSAGES,
         DELIVER_AT,
         BARRIER,
-    },
+    }
 )
 
 _RESERVED_NAMES = HALF_HEADERS | {CHECK_TIMES, "__transactionId__", "TRAN_PREPARED_QUEUE_OFFSET"}

@@ -41,12 +41,7 @@ class TransactionState(Enum):
         return self is TransactionState.HELD or self is TransactionState.SCHEDULED
 
 
-_OPEN = (
-    TransactionState.PENDING,
-    TransactionState.HELD,
-    TransactionState.SCHEDULED,
-    TransactionState.DISCARDED,
-)
+_OPEN = (TransactionState.PENDING, TransactionState.HELD, TransactionState.SCHEDULED, TransactionState.DISCARDED)
 
 
 class Outcome(Enum):

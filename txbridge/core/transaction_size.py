@@ -59,8 +59,7 @@ class TransactionSize:
         else:
             return
         self.limits = Limits(
-            _grown(limits.entries, entries, largest.entries, factor),
-            _grown(limits.bytes, size, largest.bytes, factor),
+            _grown(limits.entries, entries, largest.entries, factor), _grown(limits.bytes, size, largest.bytes, factor)
         )
 
     def timed_out(self, entries: int, size: int, *, in_part: bool) -> None:
@@ -75,8 +74,7 @@ class TransactionSize:
             return
         limits = self.limits
         self.limits = Limits(
-            max(1, min(limits.entries, entries) // _SHRINK),
-            max(1, min(limits.bytes, size) // _SHRINK),
+            max(1, min(limits.entries, entries) // _SHRINK), max(1, min(limits.bytes, size) // _SHRINK)
         )
 
 

@@ -22,11 +22,7 @@ from txbridge.topics.plan import PlanOptions
 
 #: Errors while a coordinator is being created, elected or loaded.
 COORDINATOR_COMES = frozenset(
-    {
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.NOT_COORDINATOR,
-    }
+    {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
 #: Name of a group that does not exist. A user who may see its check topic may see the check topics of all groups.
 _NOBODY = "txbridge-doctor-asks"

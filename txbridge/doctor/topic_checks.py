@@ -118,9 +118,7 @@ def _copies(view: ClusterView, topic: str, usual: int) -> Iterator[Finding]:
         )
     if copies < usual:
         yield warning(
-            Check.REPLICATION,
-            f"{topic} has {copies} of {usual} copies",
-            "kafka-reassign-partitions.sh adds the others",
+            Check.REPLICATION, f"{topic} has {copies} of {usual} copies", "kafka-reassign-partitions.sh adds the others"
         )
     if copies == 2 and isinstance(sight, FoundTopic) and sight.config.get(IN_SYNC) == "1":
         # With two copies, 2 is safe but refuses writes while one broker is down. Three copies have neither problem.

@@ -63,11 +63,7 @@ def probe(executable: Path) -> Java | str:
         last = done.stderr.strip().splitlines()[-1:] or ["nothing"]
         return f"is not a working Java (exit code {done.returncode}, it said: {last[0]})"
     real = Path(said.get("java.home", "")) / "bin" / "java"
-    return Java(
-        executable=real if real.is_file() else executable,
-        major=major,
-        version=said["java.version"],
-    )
+    return Java(executable=real if real.is_file() else executable, major=major, version=said["java.version"])
 
 
 def find_java(env: Mapping[str, str] = os.environ) -> Java:

@@ -50,7 +50,7 @@ UNREACHABLE = frozenset(
         SSL,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_CONTROLLER,
-    },
+    }
 )
 #: The user of this connection lacks a right.
 NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
@@ -285,9 +285,7 @@ class KafkaCluster:
             for topic, config in changes.items()
         ]
         futures = self._admin.incremental_alter_configs(
-            resources,
-            request_timeout=self._bounds.seconds_left(),
-            validate_only=dry_run,
+            resources, request_timeout=self._bounds.seconds_left(), validate_only=dry_run
         )
         return {
             resource.name: self._refusal_of(future, "ALTER_CONFIGS", resource.name)

@@ -39,11 +39,11 @@ def _canonical(server: str, protocol: str) -> str:
     if found is None or not 1 <= port <= _HIGHEST_PORT:
         raise UsageError(
             f"bootstrap.servers: {server!r} is not host:port. Separate servers by commas, and write an address of IPv6 "
-            f"in brackets: [::1]:9092",
+            f"in brackets: [::1]:9092"
         )
     if (found["protocol"] or protocol).lower() != protocol.lower():
         raise UsageError(
             f"bootstrap.servers: {server!r} names another protocol than security.protocol, which is {protocol}. Give "
-            f"security.protocol, and the server as {found['host']}:{port}",
+            f"security.protocol, and the server as {found['host']}:{port}"
         )
     return f"{found['host']}:{port}"

@@ -164,20 +164,14 @@ def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def producer_config(
-    user: Mapping[str, Any],
-    ours: Mapping[str, Any] | None = None,
-    *,
-    defaults: Mapping[str, Any] | None = None,
+    user: Mapping[str, Any], ours: Mapping[str, Any] | None = None, *, defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Settings of an idempotent producer: `defaults` lose to `user`, `user` to `ours`. Errors as `user_config`."""
     return _derive(user, _CONSUMER_ONLY, {**_PRODUCER, **(ours or {})}, defaults)
 
 
 def consumer_config(
-    user: Mapping[str, Any],
-    ours: Mapping[str, Any],
-    *,
-    defaults: Mapping[str, Any] | None = None,
+    user: Mapping[str, Any], ours: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Settings of a consumer; `ours` has at least group.id. librdkafka commits and stores no offset by itself."""
     ours = {"enable.auto.commit": False, "enable.auto.offset.store": False, **ours}
@@ -204,7 +198,7 @@ def half_producer_config(user: Mapping[str, Any], *, max_message_bytes: int, lin
     if not 1 <= timeout <= LONGEST_MESSAGE_TIMEOUT_MS:
         raise UsageError(
             f"Kafka property 'message.timeout.ms' cannot be {timeout}: from 1 to {LONGEST_MESSAGE_TIMEOUT_MS}. A half "
-            f"message that is sent again later could become a second transaction",
+            f"message that is sent again later could become a second transaction"
         )
     return _sized(config, max_message_bytes)
 
@@ -221,11 +215,7 @@ def end_producer_config(user: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def transactional_producer_config(
-    user: Mapping[str, Any],
-    *,
-    transactional_id: str,
-    commit_timeout_ms: int,
-    max_message_bytes: int,
+    user: Mapping[str, Any], *, transactional_id: str, commit_timeout_ms: int, max_message_bytes: int
 ) -> dict[str, Any]:
     """Settings of a worker's transactional producer; `max_message_bytes` is the largest of all topics it writes.
 
@@ -301,10 +291,7 @@ _KNOWN = _PRODUCER_ONLY | _CONSUMER_ONLY | _OFTEN_SET | {BOOTSTRAP_SERVERS, *_AL
 
 
 def _derive(
-    user: Mapping[str, Any],
-    foreign: frozenset[str],
-    ours: Mapping[str, Any],
-    defaults: Mapping[str, Any] | None,
+    user: Mapping[str, Any], foreign: frozenset[str], ours: Mapping[str, Any], defaults: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     mine = {name: value for name, value in user_config(user).items() if name not in foreign}
     return {"client.id": _DEFAULT_CLIENT_ID, **(defaults or {}), **mine, **_COMMON, **ours}
@@ -330,5 +317,5 @@ def _require_known(name: str) -> None:
         if "No such configuration property" in error.args[0].str():
             raise UsageError(
                 f"unknown Kafka property {name!r}{nearest(name, _KNOWN - set(_REFUSED))} "
-                "(librdkafka's own names are expected, not Java's)",
+                "(librdkafka's own names are expected, not Java's)"
             ) from None

@@ -24,12 +24,7 @@ CONTEXT = "eos"
 
 #: Errors which mean that another producer owns this transactional.id now.
 FENCED_CODES = frozenset(
-    {
-        FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.INVALID_PRODUCER_ID_MAPPING,
-    },
+    {FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.INVALID_PRODUCER_ID_MAPPING}
 )
 #: Texts of librdkafka's lines about a fenced producer: another worker has taken over. That happens at every rebalance,
 #: and the owner of the partition reports it itself. librdkafka logs one fence as up to three errors and alerts.

@@ -31,11 +31,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
-def guarded(
-    call: Callable[_Arguments, _Result],
-    *arguments: _Arguments.args,
-    **keywords: _Arguments.kwargs,
-) -> _Result:
+def guarded(call: Callable[_Arguments, _Result], *arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> _Result:
     """Call a producer's method that serves callbacks.
 
     When the producer is fenced, confluent-kafka raises the fatal error from within the call, but may run more callbacks
@@ -81,10 +77,7 @@ def open_fence(
     `topic` is any existing topic. `watch` receives the producer's errors and log lines.
     """
     config = transactional_producer_config(
-        kafka,
-        transactional_id=transactional_id,
-        commit_timeout_ms=commit_timeout_ms,
-        max_message_bytes=_LARGEST_RECORD,
+        kafka, transactional_id=transactional_id, commit_timeout_ms=commit_timeout_ms, max_message_bytes=_LARGEST_RECORD
     )
     config.setdefault("linger.ms", _LINGER_MS)
     config.setdefault("compression.type", "lz4")
@@ -107,7 +100,7 @@ def open_fence(
         if error.args[0].code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise TakeOverRefusedError(
                 f"commit_timeout is {commit_timeout_ms} ms, and the brokers accept less: set it to at most "
-                f"transaction.max.timeout.ms of the brokers, or raise that",
+                f"transaction.max.timeout.ms of the brokers, or raise that"
             ) from error
         raise KafkaException(named(error.args[0], "WRITE", f"transactional id {transactional_id}")) from error
     return producer

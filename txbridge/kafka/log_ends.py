@@ -79,7 +79,7 @@ class LogEnds:
             return None
         raise LogGoneError(
             f"{topic}[{partition}] ends at offset {end}, below {reached} that was reached already: it was cut, or "
-            f"deleted and created again",
+            f"deleted and created again"
         )
 
     def _ask_end(self, topic: str, partition: int) -> int:

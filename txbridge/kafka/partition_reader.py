@@ -250,7 +250,7 @@ class PartitionReader:
                 raise HangingTransactionError(
                     f"{self.topic}[{self.partition}] can be read up to {self.position} only, not to its end {end}: "
                     f"a Kafka transaction hangs there. Find it: kafka-transactions.sh --bootstrap-server ... "
-                    f"find-hanging --topic {self.topic} --partition {self.partition}",
+                    f"find-hanging --topic {self.topic} --partition {self.partition}"
                 )
 
     def read_below(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
@@ -263,15 +263,7 @@ class PartitionReader:
 
 
 #: Errors that librdkafka reports and then recovers from by itself.
-_PASSING = frozenset(
-    {
-        TRANSPORT,
-        ALL_BROKERS_DOWN,
-        RESOLVE,
-        TIMED_OUT,
-        MAX_POLL_EXCEEDED,
-    },
-)
+_PASSING = frozenset({TRANSPORT, ALL_BROKERS_DOWN, RESOLVE, TIMED_OUT, MAX_POLL_EXCEEDED})
 
 
 def _reading_right_named(error: KafkaError, topic: str) -> KafkaError:

@@ -97,7 +97,7 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         if checkpoint.cut is not None and checkpoint.op < checkpoint.cut.op:
             raise EnvironmentProblemError(
                 f"an earlier loss of partition {partition} was acknowledged, and no worker has recovered from it yet: "
-                f"restore the log and let a worker serve the partition, or use a new namespace",
+                f"restore the log and let a worker serve the partition, or use a new namespace"
             )
         after, lines = _after(checkpoint, lost, readers, bounds)
     until = bounds["op"][1] if lost.get("half", _Loss.HEAD) is not _Loss.HEAD else 0
@@ -196,7 +196,7 @@ def _after(
             after = replace(after, end=first, entry=0)
         lines.append(
             f"END is applied again from offset {after.end}; decisions that are no longer in it are lost, unless they "
-            f"were applied before",
+            f"were applied before"
         )
     return after, lines
 
@@ -270,7 +270,7 @@ def _write_once(
         found = _read_offset_topic(connection, partition, reader)
         if found.checkpoint != before:
             raise EnvironmentProblemError(
-                f"a worker has written a new checkpoint of partition {partition}: run the command again",
+                f"a worker has written a new checkpoint of partition {partition}: run the command again"
             )
     offsets: list[int] = []
     errors: list[KafkaError] = []
@@ -304,6 +304,6 @@ def _write_once(
         guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
         raise EnvironmentProblemError(
             f"{names.offset}[{partition}] was read up to offset {found.position}, but it ends at {min(offsets)}: "
-            f"nothing was written, run the command again",
+            f"nothing was written, run the command again"
         )
     guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)

@@ -48,7 +48,7 @@ def find_target(connection: Connection, target: str, id_prefix: str | None) -> t
     if id_prefix is not None and not message.transaction_id.startswith(id_prefix):
         raise UsageError(
             f"the half message at {message.coordinates} has the transaction id {message.short_id}..., not "
-            f"{short_id(id_prefix)}...: nothing was done. `txbridge pending` lists what is open",
+            f"{short_id(id_prefix)}...: nothing was done. `txbridge pending` lists what is open"
         )
     return view, message
 
@@ -77,7 +77,7 @@ def _by_id(connection: Connection, target: str) -> tuple[PartitionView, OpenMess
         return one
     raise UsageError(
         f"no open half message has the transaction id {short_id(target)}...: it is finished, or was never prepared in "
-        f"this namespace. Give <partition>:<half offset> instead of the id to find out which",
+        f"this namespace. Give <partition>:<half offset> instead of the id to find out which"
     )
 
 
@@ -90,7 +90,7 @@ def parse_place(connection: Connection, target: str) -> tuple[int, int]:
         shown = f"{short_id(target)}..." if len(target) > len(short_id(target)) else target
         raise UsageError(
             f"{shown!r} is not the address of a half message: give <partition>:<half offset>, as in 0:42, or 8 to "
-            f"32 characters of a transaction id (0-9 A-F); `txbridge pending` lists what is open",
+            f"32 characters of a transaction id (0-9 A-F); `txbridge pending` lists what is open"
         ) from None
     connection.require_partition(partition)
     return partition, half_offset
@@ -115,5 +115,5 @@ def _by_place(connection: Connection, target: str) -> tuple[PartitionView, OpenM
         raise UsageError(f"the record at {target} is not a half message: txbridge did not write it")
     raise FinishedError(
         f"{target} is finished, or was never a half message: everything below offset {view.watermark} is settled, and "
-        f"OP does not go back that far. Nothing was written",
+        f"OP does not go back that far. Nothing was written"
     )

@@ -47,7 +47,7 @@ _NO_LEADER = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         UNKNOWN_PARTITION,
-    },
+    }
 )
 #: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.
 _AT_ONCE = 8
@@ -156,7 +156,7 @@ def read_offset(connection: Connection, partition: int, bounds: tuple[int, int])
         # Compaction never moves the start of a log.
         warnings.append(
             f"{topic}[{partition}] begins at offset {bounds[0]}: records were deleted, perhaps with parked messages. "
-            f"Workers do not serve this partition",
+            f"Workers do not serve this partition"
         )
     with open_reader(connection, topic, partition, committed=True) as reader:
         reader.start(bounds[0])
@@ -188,7 +188,7 @@ def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int]) -> 
         raise EnvironmentProblemError(
             f"{topic}[{partition}] ends at offset {high}, below offset {wanted} that a worker had reached: the log was "
             f"cut, or deleted and recreated. Restore it, or acknowledge the loss with `txbridge acknowledge "
-            f"{partition}`",
+            f"{partition}`"
         )
     return max(wanted, low)
 

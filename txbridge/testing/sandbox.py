@@ -33,11 +33,7 @@ from txbridge.topics.plan import PlanOptions
 
 #: Options of the workers. No check is due by itself during a test: `let_checks_be_due` is the test's clock. A killed
 #: worker is noticed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).
-DEFAULT_OPTIONS = {
-    "transaction_timeout": 3_600_000,
-    "transaction_check_interval": 3_600_000,
-    "session_timeout": 3_000,
-}
+DEFAULT_OPTIONS = {"transaction_timeout": 3_600_000, "transaction_check_interval": 3_600_000, "session_timeout": 3_000}
 #: Seconds that a helper waits by default. A decision is visible within 0.1 s, and a check is answered within 2 s. After
 #: a kill both wait for a take-over as well. The rest is for busy machines.
 DEFAULT_TIMEOUT_S = 30.0

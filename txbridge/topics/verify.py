@@ -54,12 +54,7 @@ class Layout:
 
 
 def check_layout(
-    admin: AdminClient,
-    names: Names,
-    *,
-    client: bool = False,
-    longest_wait_ms: int = 0,
-    bounds: Bounds | None = None,
+    admin: AdminClient, names: Names, *, client: bool = False, longest_wait_ms: int = 0, bounds: Bounds | None = None
 ) -> Layout:
     """Verify the internal topics of a namespace. Each request is bounded by REQUEST_TIMEOUT_S and `bounds`.
 

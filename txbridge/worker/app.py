@@ -223,8 +223,7 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
                 appended = round(message.timestamp * 1000) if message.timestamp else None
                 headers = list(message.headers or ())
                 worker.offer_event(
-                    message.partition,
-                    DecisionEvent(message.offset, message.key, message.value, headers, appended),
+                    message.partition, DecisionEvent(message.offset, message.key, message.value, headers, appended)
                 )
 
     @app.on_partitions_revoked.connect  # type: ignore[untyped-decorator]
@@ -299,11 +298,7 @@ def _serve(settings: WorkerSettings, monitor: Monitor, outside: Outside) -> NoRe
             app.prepare()
             started = time.monotonic()
             worker = BridgeWorker(
-                app,
-                quiet=True,
-                redirect_stdouts=False,
-                override_logging=False,
-                loglevel=settings.log_level.upper(),
+                app, quiet=True, redirect_stdouts=False, override_logging=False, loglevel=settings.log_level.upper()
             )
             # Faust's progress spinner draws on stdout.
             worker.spinner = None

@@ -19,7 +19,6 @@ class Migration(migrations.Migration):
             options={"db_table": "txbridge_transactions"},
         ),
         migrations.AddIndex(
-            model_name="transaction",
-            index=models.Index(fields=["created_at"], name="txbridge_tx_created_at"),
+            model_name="transaction", index=models.Index(fields=["created_at"], name="txbridge_tx_created_at")
         ),
     )

@@ -33,17 +33,15 @@ def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[Top
     if hidden := cluster.forbidden_topics(missing):
         raise CouldNotAuditError(
             f"missing right DESCRIBE on topic {', '.join(hidden)}: give it, and READ, to the audit's user "
-            "(docs/security.md)",
+            "(docs/security.md)"
         )
     if missing:
-        raise CouldNotAuditError(
-            f"no topic {', '.join(missing)}: check --namespace, or run `txbridge topics apply`",
-        )
+        raise CouldNotAuditError(f"no topic {', '.join(missing)}: check --namespace, or run `txbridge topics apply`")
     number = {counts[name] for name in wanted[:4]}
     if len(number) > 1:
         raise CouldNotAuditError(
             "HALF, END, OP and OFFSET must have the same number of partitions, but have "
-            + ", ".join(f"{name} {counts[name]}" for name in wanted[:4]),
+            + ", ".join(f"{name} {counts[name]}" for name in wanted[:4])
         )
     return {name: partitions_of(name, counts[name]) for name in wanted}
 
@@ -63,7 +61,7 @@ def check_ids(names: Names, cluster: AuditedCluster, stored: Mapping[str, str]) 
     if changed:
         raise CouldNotAuditError(
             f"{', '.join(changed)} was deleted and created again since the worker wrote its checkpoint: the offsets "
-            "in the other internal topics mean nothing any more; use a new namespace",
+            "in the other internal topics mean nothing any more; use a new namespace"
         )
 
 
@@ -79,7 +77,7 @@ def check_ends(
             if position is not None and position > ends.get((topic, partition), 0):
                 raise CouldNotAuditError(
                     f"{topic}/{partition} ends at {ends.get((topic, partition), 0)}, below the worker's checkpoint "
-                    f"({position}): its records were lost or the topic was created again; no verdict is possible",
+                    f"({position}): its records were lost or the topic was created again; no verdict is possible"
                 )
 
 
@@ -148,10 +146,7 @@ def checks_since(names: Names, cluster: AuditedCluster, checks: Mapping[TopicPar
 
 
 def topic_facts(
-    cluster: AuditedCluster,
-    real: Collection[TopicPartition],
-    starts: Mapping[TopicPartition, int],
-    after: AuditCut,
+    cluster: AuditedCluster, real: Collection[TopicPartition], starts: Mapping[TopicPartition, int], after: AuditCut
 ) -> list[RealTopicFacts]:
     """Facts about each real topic, given the log starts and the later cut of its partitions."""
     topics = {topic for topic, _ in real}
@@ -184,6 +179,6 @@ def existing(cluster: AuditedCluster, topics: Collection[str], chosen: Collectio
     if hidden:
         raise CouldNotAuditError(
             f"half messages go to {', '.join(hidden)}, which the audit's user may not see, so their fates are "
-            "not known; give it the right to read there, or audit others with --only-topic",
+            "not known; give it the right to read there, or audit others with --only-topic"
         )
     return [key for topic in sorted(wanted) if topic in counts for key in partitions_of(topic, counts[topic])]

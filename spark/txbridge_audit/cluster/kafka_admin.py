@@ -48,7 +48,7 @@ RETRIABLE = frozenset(
     {
         *(2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 80, 83, 84, 88, 89),
         *(100, 103, 106, 122, 123, 133),
-    },
+    }
 )
 _TRANSIENT = RETRIABLE | {
     KafkaError.BROKER_NOT_AVAILABLE,
@@ -163,7 +163,7 @@ class AuditedCluster:
             topic, partition = moved[0]
             raise ElectionError(
                 f"{topic}/{partition} got another leader during the audit ({len(moved)} partitions did): "
-                "what its end was is not certain; run it again",
+                "what its end was is not certain; run it again"
             )
 
     def cleanup_policies(self, topics: Collection[str]) -> dict[str, str | None]:
@@ -268,7 +268,7 @@ class AuditedCluster:
             )
         return CouldNotAuditError(
             f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "
-            "of its brokers are up and that you may read it",
+            "of its brokers are up and that you may read it"
         )
 
 

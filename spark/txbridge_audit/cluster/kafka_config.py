@@ -17,7 +17,7 @@ from txbridge_audit.errors import CouldNotAuditError
 
 #: The audit sets these itself, because its verdicts depend on them.
 _REFUSED = frozenset(
-    {"bootstrap.servers", "isolation.level", "group.id", "auto.offset.reset", "enable.auto.commit", "transactional.id"},
+    {"bootstrap.servers", "isolation.level", "group.id", "auto.offset.reset", "enable.auto.commit", "transactional.id"}
 )
 #: Options with the same name and meaning in both clients.
 _SHARED = frozenset({"security.protocol", "sasl.mechanism", "sasl.kerberos.service.name"})
@@ -90,7 +90,7 @@ def _translated(native: Mapping[str, str]) -> dict[str, str]:
         java["ssl.key.password"] = native["ssl.key.password"]
     if native.get("enable.ssl.certificate.verification", "true").lower() == "false":
         raise CouldNotAuditError(
-            "Spark's Kafka consumer cannot skip the verification of certificates: give the CA with ssl.ca.location",
+            "Spark's Kafka consumer cannot skip the verification of certificates: give the CA with ssl.ca.location"
         )
     return java
 
@@ -101,7 +101,7 @@ def _login(native: Mapping[str, str]) -> str:
     if module is None:
         raise CouldNotAuditError(
             f"sasl.mechanism {mechanism or '(none)'} with a user name cannot be translated for Spark: "
-            f"use one of {', '.join(_LOGIN_MODULES)}, or give {JAVA_PREFIX}sasl.jaas.config",
+            f"use one of {', '.join(_LOGIN_MODULES)}, or give {JAVA_PREFIX}sasl.jaas.config"
         )
     user, password = _quoted(native["sasl.username"]), _quoted(native.get("sasl.password", ""))
     return f"{module} required username={user} password={password};"

@@ -50,7 +50,7 @@ class Seen:
                 raise CouldNotAuditError(
                     f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
                     "read: the fate of these transactions is not known; begin a new ledger, and audit "
-                    "more often than records expire",
+                    "more often than records expire"
                 )
             chosen[key] = max(position, starts[key])
         return chosen
@@ -88,7 +88,7 @@ def refuse_shorter(begin: Ends, *cuts: Ends) -> None:
         if end < begin[topic, partition]:
             raise CouldNotAuditError(
                 f"{topic}/{partition} ends at {end}, but the last audit has read it up to {begin[topic, partition]}: "
-                "its records were lost or the topic was created again; begin a new ledger",
+                "its records were lost or the topic was created again; begin a new ledger"
             )
 
 

@@ -57,7 +57,7 @@ def _parsed(text: str | None, option: str) -> int | None:
         time = dt.datetime.fromisoformat(text)
     except ValueError as error:
         raise CouldNotAuditError(
-            f"{option} {text!r} is not a time: write it as 2026-11-21, 2026-11-21T08:30 or 2026-11-21T08:30:00+01:00",
+            f"{option} {text!r} is not a time: write it as 2026-11-21, 2026-11-21T08:30 or 2026-11-21T08:30:00+01:00"
         ) from error
     return round((time if time.tzinfo else time.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
@@ -85,7 +85,7 @@ def begin(
             raise CouldNotAuditError(
                 f"retention has left {left} in {topic}/{partition}: what was prepared since "
                 f"{iso_time(selection.since)} is gone in part, and so would be the verdict; give a later --since, or "
-                "none to audit what is left",
+                "none to audit what is left"
             )
     found = cluster.offsets_at(keys, selection.since - CLOCK_MARGIN_MS)
     return {key: max(starts[key], found[key]) for key in keys}

@@ -85,5 +85,5 @@ def refuse_unknown_version(mention: UnreadableMention) -> None:
         raise CouldNotAuditError(
             f"{mention.topic}/{mention.partition}@{mention.at} has TXB_V={mention.version[:20]}, which this audit does "
             "not know: a newer worker wrote it, and its meaning for the verdict is not known; use the audit of that "
-            "version",
+            "version"
         )

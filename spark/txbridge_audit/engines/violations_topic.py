@@ -38,7 +38,7 @@ def existing_partitions(cluster: AuditedCluster, topic: str) -> list[TopicPartit
     if count is None:
         raise CouldNotAuditError(
             f"no topic {topic}, to which violations are to be written: create it, name another one with "
-            "--violations-topic, or give the audit's user the right to describe it",
+            "--violations-topic, or give the audit's user the right to describe it"
         )
     return partitions_of(topic, count)
 
@@ -52,9 +52,7 @@ class Alarms:
         self._sent: set[str] = set()
         self._at: dict[TopicPartition, int] = {}
         try:
-            self._producer = Producer(
-                {**settings.librdkafka, "transactional.id": f"{topic}-{audit}", "log_level": 0},
-            )
+            self._producer = Producer({**settings.librdkafka, "transactional.id": f"{topic}-{audit}", "log_level": 0})
             self._producer.init_transactions(TIMEOUT)
         except KafkaException as error:
             raise self._explain_error(error) from error
@@ -108,7 +106,7 @@ class Alarms:
         reason = self._name_right(first).str() if isinstance(first, KafkaError) else str(first)
         return CouldNotAuditError(
             f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
-            "follows this ledger",
+            "follows this ledger"
         )
 
     def _name_right(self, error: KafkaError) -> KafkaError:

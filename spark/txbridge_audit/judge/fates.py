@@ -104,11 +104,7 @@ UNVERIFIABLE = VerdictKind(
     "audit more often than records expire (--continue), or keep END, OP and the real topics longer",
 )
 LOST = VerdictKind(
-    "LOST",
-    Sort.WRONG_FATE,
-    "committed, not visible",
-    "deliver it by hand: HALF still holds the message",
-    _lost_needs,
+    "LOST", Sort.WRONG_FATE, "committed, not visible", "deliver it by hand: HALF still holds the message", _lost_needs
 )
 PARTIAL = VerdictKind(
     "PARTIAL",

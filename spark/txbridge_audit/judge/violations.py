@@ -137,14 +137,7 @@ _RULES: list[Rule] = []
 
 
 def _violation(
-    name: str,
-    means: str,
-    do: str,
-    *,
-    says: str,
-    holds: Callable[[Case], bool],
-    sound: str,
-    needs: Needs | None = None,
+    name: str, means: str, do: str, *, says: str, holds: Callable[[Case], bool], sound: str, needs: Needs | None = None
 ) -> VerdictKind:
     """A violation with its rule: all that a new one takes, besides its cases and its row in docs/audit.md."""
     kind = VerdictKind(name, Sort.VIOLATION, means, do, needs)

@@ -133,11 +133,7 @@ def cannot_keep(folder: Path, error: Exception) -> CouldNotAuditError:
 
 
 def continued_folder(
-    selection: AuditSelection,
-    ledger_path: str | None,
-    *,
-    by_spark: bool,
-    with_overview: bool,
+    selection: AuditSelection, ledger_path: str | None, *, by_spark: bool, with_overview: bool
 ) -> Path:
     """The folder of a continued audit.
 
@@ -154,16 +150,16 @@ def continued_folder(
         raise CouldNotAuditError(
             "the state of --continue and --follow is in a folder of this machine: give --ledger one, as file:///... if "
             "need be, and copy what it holds to where you like after each audit; a ledger that is written once may be "
-            "anywhere that Spark can write to",
+            "anywhere that Spark can write to"
         )
     if folder.is_dir() and not (folder / STATE).is_dir() and next(folder.iterdir(), None) is not None:
         raise CouldNotAuditError(f"what is in {ledger_path} was not begun with --continue or --follow: {_NEW}")
     if selection != AuditSelection():
         raise CouldNotAuditError(
-            "a continued audit is about all transactions: leave --since, --until and --only-topic out",
+            "a continued audit is about all transactions: leave --since, --until and --only-topic out"
         )
     if with_overview:
         raise CouldNotAuditError(
-            "a continued audit reads only what is new, and the page shows all: leave --html out, or audit in full",
+            "a continued audit reads only what is new, and the page shows all: leave --html out, or audit in full"
         )
     return folder

@@ -173,11 +173,7 @@ def ranges_gone(names: Names, facts: Facts) -> list[Entry]:
 def missing_rights(facts: Facts) -> list[Entry]:
     """Real topics whose `cleanup.policy` we may not see."""
     return [
-        Entry(
-            RIGHT_MISSING.name,
-            f"{RIGHT_MISSING.means}: DESCRIBE_CONFIGS on {fact.topic}",
-            real_topic=fact.topic,
-        )
+        Entry(RIGHT_MISSING.name, f"{RIGHT_MISSING.means}: DESCRIBE_CONFIGS on {fact.topic}", real_topic=fact.topic)
         for fact in facts.topics
         if not fact.policy_known
     ]

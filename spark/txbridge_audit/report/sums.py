@@ -241,7 +241,5 @@ class OddRecords:
             )
         for mention in sorted(self.unreadable_op, key=lambda mention: (mention.partition, mention.at)):
             yield Entry(
-                UNREADABLE_OP.name,
-                mention.fault,
-                evidence=(Place("op", self.names.op, mention.partition, mention.at),),
+                UNREADABLE_OP.name, mention.fault, evidence=(Place("op", self.names.op, mention.partition, mention.at),)
             )

@@ -43,10 +43,7 @@ OPTIONS = {
     "backlog": (12_000, "orders of a backlog, 0: none"),
     "ways": ([""], f"names, or parts of names: {', '.join(WAYS)}; all by default"),
     "loads": ([""], f"names, or parts of names: {', '.join(LOADS)}; all by default"),
-    "faults": (
-        False,
-        "only kill -9 of the service and of the relay in turn: what is lost, and what is visible twice",
-    ),
+    "faults": (False, "only kill -9 of the service and of the relay in turn: what is lost, and what is visible twice"),
     "kills": (10, "of each, with --faults"),
     "rate": (200.0, "orders a second, with --faults"),
     "partitions": (1, "of HALF and END"),

@@ -437,7 +437,7 @@ def test_json_form() -> None:
                 "delivered_at": None,
                 "actions": [],
                 "accepted": None,
-            },
+            }
         ],
     }
 

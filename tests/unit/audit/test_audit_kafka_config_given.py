@@ -87,11 +87,7 @@ def test_the_limits_are_those_that_the_workers_are_told(file: Path) -> None:
     ],
 )
 def test_a_mistake_is_refused_in_one_line(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    arguments: list[str],
-    told: str,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], told: str
 ) -> None:
     """Before Kafka is asked: there is none. The line below the error may only name the place that it is about."""
     monkeypatch.chdir(tmp_path)

@@ -271,14 +271,7 @@ TOPICS = ("half", "end", "op", "offset", "discard", "check", ORDERS, FORWARDED)
 
 @SETTINGS
 @example([("plain", ["commit", "held"])], [0] * 6, NOWS[0], 0, True, {"offset": 1})
-@example(
-    [("plain", ["commit", "recorded as committed", "delivered too early"])],
-    [0] * 6,
-    NOWS[0],
-    0,
-    False,
-    {"op": 3},
-)
+@example([("plain", ["commit", "recorded as committed", "delivered too early"])], [0] * 6, NOWS[0], 0, False, {"op": 3})
 @given(
     histories,
     st.lists(st.integers(0, 4), min_size=6, max_size=6),

@@ -78,7 +78,7 @@ def test_every_decision_has_its_ruling(planted: tuple[MemoryLog, dict[str, Half 
     waiting = rows["the_third_waits_for_its_time"]
     assert (waiting["messages"], waiting["next_at"].isoformat()) == (3, "2128-06-11T08:53:20+00:00")
     assert [(rows[name]["messages"], rows[name]["next_at"]) for name in ("delivered", "the_rest_held")] == [
-        *((1, None), (2, None)),
+        *((1, None), (2, None))
     ]
     again = rows["discarded_again_after_a_resume"]
     assert [(record["reason"], record["checks"]) for record in again["discard_records"]] == [("MAX_CHECKS", 15)] * 2

@@ -48,14 +48,7 @@ def report(violations: Tally, findings: Tally, **fates: int) -> AuditReport:
     )
 
 
-LOST = Entry(
-    "LOST",
-    "gone",
-    "89ABCDEF",
-    "billing",
-    "<script>",
-    (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)),
-)
+LOST = Entry("LOST", "gone", "89ABCDEF", "billing", "<script>", (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)))
 VIOLATED = report(
     Tally(dict.fromkeys(VIOLATIONS, 0) | {"LOST": 25, "STUCK": 1}, (*(LOST,) * 25, Entry("STUCK", "too long"))),
     Tally({"LATE": 3, "HALF_GONE": 1}),

@@ -147,11 +147,7 @@ def test_a_ledger_chooses_the_engine_that_can_write_it(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(
     ("number", "submitted", "expected"),
-    [
-        (LOCAL_MOST, False, AuditEngine.LOCAL),
-        (LOCAL_MOST + 1, False, AuditEngine.SPARK),
-        (1, True, AuditEngine.SPARK),
-    ],
+    [(LOCAL_MOST, False, AuditEngine.LOCAL), (LOCAL_MOST + 1, False, AuditEngine.SPARK), (1, True, AuditEngine.SPARK)],
 )
 def test_the_number_of_half_messages_chooses_the_engine(
     monkeypatch: pytest.MonkeyPatch, number: int, submitted: bool, expected: AuditEngine

@@ -107,7 +107,7 @@ def test_who_resolved_what_is_listed_with_time_and_reason() -> None:
             "what": "rollback",
             "reason": "order cancelled\\x1b[31m",
             "ruling": "decided",
-        },
+        }
     ]
     assert first["says"] == "rollback by ann\\x1b[2J: order cancelled\\x1b[31m"
     assert second["says"] == "abandon by nobody named: no reason given"

@@ -232,8 +232,7 @@ def test_history_is_known_for_those_born_later() -> None:
     log.end(half, ROLLBACK)
     log.deliver(half)
     judged = Judged(
-        log,
-        log.facts(partitions=[HalfFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)]),
+        log, log.facts(partitions=[HalfFacts(PLAIN, 0, 1, 0, ends_since=BORN - 1, outcomes_since=BORN - 1)])
     )
     assert judged.fate(half) == "LEAKED"
 
@@ -310,7 +309,7 @@ def test_an_old_record_that_was_put_back_into_a_topic_created_again_proves_no_lo
     log.deliver(new)
     judged = Judged(log, log.facts())
     assert [judged.fate(half) for half in (put_back, gone, also_gone, new)] == [
-        *("delivered", "unverifiable", "unverifiable", "delivered"),
+        *("delivered", "unverifiable", "unverifiable", "delivered")
     ]
 
 
@@ -659,7 +658,7 @@ def test_twelve_topics_with_the_same_history_lose_the_same() -> None:
     judged = Judged(log, facts, truncated=[(topic, 0) for topic in topics])
     for first, second, third, lost in halves:
         assert [judged.fate(half) for half in (first, second, third, lost)] == [
-            *("unverifiable", "delivered", "delivered", "LOST"),
+            *("unverifiable", "delivered", "delivered", "LOST")
         ]
 
 

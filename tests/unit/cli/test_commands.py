@@ -38,10 +38,7 @@ from txbridge.topics.plan import TopicAction, TopicPlan
 #: Names that other programs give to output for programs and to consent.
 FOREIGN = {"--json", "--output", "--output-format", "-o", "--force", "-f", "--confirm", "--assume-yes", "-y", "--apply"}
 #: Commands that act on much at once, or delete what is not theirs, with arguments that lack the consent.
-CONSENT = {
-    "resolve-all": ["commit", "--cause", "x", "--reason", "x"],
-    "demo": ["--folder", "."],
-}
+CONSENT = {"resolve-all": ["commit", "--cause", "x", "--reason", "x"], "demo": ["--folder", "."]}
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

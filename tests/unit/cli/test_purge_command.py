@@ -31,9 +31,7 @@ def url(request, tmp_path):
         rows = [("A", "committed", 40), ("B", "committed", 9), ("C", "rolled back", 9), ("D", "committed", 3), young]
         values = [{"id": name * 32, "state": state, "created_at": now - days * DAY_MS} for name, state, days in rows]
         connection.execute(insert(transactions), values)
-        connection.execute(
-            insert(inbox).values(consumer="c", source="s", number=1, created_at=now - 40 * DAY_MS),
-        )
+        connection.execute(insert(inbox).values(consumer="c", source="s", number=1, created_at=now - 40 * DAY_MS))
     engine.dispose()
     return made
 
@@ -107,10 +105,7 @@ def test_a_consumer_has_an_inbox_alone(tmp_path):
         (["--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
         (["--database-url", "mysql+mysqldb://u:s3cret@h/d"], "driver is not installed: MySQLdb"),
         (["--database-url", "sqlite+aiosqlite:///x"], "names aiosqlite, an asynchronous driver"),
-        (
-            ["--database-url", "sqlite:///{empty}"],
-            "has no table txbridge_transactions: `create_table`",
-        ),
+        (["--database-url", "sqlite:///{empty}"], "has no table txbridge_transactions: `create_table`"),
         (["--database-url", "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"], "could not be purged: "),
         (["--database-url", "sqlite:///{empty}", "--older-than", "8"], "--older-than takes a number and a unit"),
         (["--database-url", "sqlite:///{empty}", "--older-than", "0d"], "--older-than must be longer than 0d"),

@@ -78,11 +78,7 @@ def test_commands_gather_while_the_last_record_travels(wire, sender):
     wire.wait_records(3)
     wire.acknowledge()
     wait(first + rest + other, 10)
-    assert [(record[4], entries(record)) for record in wire.records] == [
-        (0, ["1"]),
-        (1, ["5"]),
-        (0, ["2", "3", "4"]),
-    ]
+    assert [(record[4], entries(record)) for record in wire.records] == [(0, ["1"]), (1, ["5"]), (0, ["2", "3", "4"])]
 
 
 AN_HOUR = 3_600.0

@@ -207,8 +207,7 @@ def test_extended_message_shows_everything_but_the_transaction_id():
 
 
 @pytest.mark.parametrize(
-    ("immunity", "seconds"),
-    [("30", 30), ("0", 0), ("-1", None), ("soon", None), ("9" * 5_000, None), (None, None)],
+    ("immunity", "seconds"), [("30", 30), ("0", 0), ("-1", None), ("soon", None), ("9" * 5_000, None), (None, None)]
 )
 def test_message_of_a_check_has_only_the_users_headers(immunity, seconds):
     half = HalfMessage.of(

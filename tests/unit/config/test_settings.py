@@ -116,8 +116,7 @@ def test_unknown_options_name_the_nearest(write):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["CACHE_DIR", "FAULT_POINT", "MAVEN_REPOSITORY", "DATABASE_URL", "ROCKETMQ_SECRET", "ROCKETMQ_LISTEN"],
+    "name", ["CACHE_DIR", "FAULT_POINT", "MAVEN_REPOSITORY", "DATABASE_URL", "ROCKETMQ_SECRET", "ROCKETMQ_LISTEN"]
 )
 def test_other_variables_of_ours_are_no_options(name):
     assert load(MINIMAL, {f"TXBRIDGE_{name}": "x"}) == load(MINIMAL)
@@ -128,7 +127,7 @@ def test_bootstrap_servers_are_required():
         (
             "bootstrap_servers is missing: give --bootstrap-servers, TXBRIDGE_BOOTSTRAP_SERVERS or bootstrap_servers "
             "in the configuration file"
-        ),
+        )
     ]
 
 
@@ -165,7 +164,7 @@ def test_checks_must_fit_into_the_life_of_a_message():
         (
             "transaction_timeout + transaction_check_max * transaction_check_interval (456000 ms) must be less than "
             "transaction_max_age (456000 ms), or messages expire unchecked"
-        ),
+        )
     ]
     assert load({**MINIMAL, "transaction_max_age": "456001"}).transaction_max_age == 456_001
 
@@ -187,12 +186,7 @@ def test_kafka_properties_are_merged_name_by_name(write):
     environ = {"TXBRIDGE_KAFKA": '{"queue.buffering.max.ms": 6, "retries": 8}'}
     settings = load({"kafka": ["linger.ms=7", "sasl.password=a=b"]}, environ, file)
     assert settings.bootstrap_servers == "file:1"
-    assert settings.kafka == {
-        "linger.ms": "7",
-        "retries": 8,
-        "socket.keepalive.enable": True,
-        "sasl.password": "a=b",
-    }
+    assert settings.kafka == {"linger.ms": "7", "retries": 8, "socket.keepalive.enable": True, "sasl.password": "a=b"}
     assert settings.librdkafka == {**settings.kafka, "bootstrap.servers": "file:1"}
 
 
@@ -207,7 +201,7 @@ def test_bad_kafka_properties(write):
         (
             "Kafka property 'acks' cannot be set: a half message counts as prepared only when all in-sync replicas "
             "have it (acks=all)"
-        ),
+        )
     ]
     assert problems({**MINIMAL, "kafka": ["linger.mss=1"]})[0].startswith(
         "unknown Kafka property 'linger.mss'; did you mean 'linger.ms'?"
@@ -216,7 +210,7 @@ def test_bad_kafka_properties(write):
     assert problems({**MINIMAL, "kafka": given}) == ["--kafka: must be name=value (number 2 of them)"]
     assert problems({**MINIMAL, "kafka": ["bootstrap.servers=b:1"]}) == ["--kafka: bootstrap.servers is given twice"]
     assert problems({**MINIMAL, "kafka": ["linger.ms=1", "queue.buffering.max.ms=2"]}) == [
-        "--kafka: queue.buffering.max.ms is given twice",
+        "--kafka: queue.buffering.max.ms is given twice"
     ]
     file = write('[kafka]\n"linger.ms" = [1]\n')
     of_the_file = [f"kafka ({file}): linger.ms must be text, a number, true or false"]
@@ -229,9 +223,7 @@ def test_bad_kafka_properties(write):
 
 def test_files_that_can_not_be_read(write, tmp_path):
     absent = tmp_path / "absent.toml"
-    assert problems(MINIMAL, file=absent) == [
-        f"cannot read the configuration file {absent}: No such file or directory",
-    ]
+    assert problems(MINIMAL, file=absent) == [f"cannot read the configuration file {absent}: No such file or directory"]
     file = write("transaction_timeout = = 5")
     assert problems(MINIMAL, file=file)[0].startswith(f"the configuration file {file} is not valid TOML: ")
     file.write_text("sasl.password = hunter2")

@@ -80,14 +80,7 @@ class Kafka:
         self.answers: list[asyncio.Future[Any]] = []
 
     def send_record(
-        self,
-        topic: str,
-        value: Any,
-        _key: Any,
-        headers: Any,
-        *,
-        partition: int = -1,
-        timestamp: int | None = None,
+        self, topic: str, value: Any, _key: Any, headers: Any, *, partition: int = -1, timestamp: int | None = None
     ) -> asyncio.Future[Any]:
         self.records.append((topic, value, dict(headers), partition))
         self.answers.append(asyncio.get_running_loop().create_future())

@@ -298,11 +298,7 @@ def test_a_field_of_the_record(properties: dict[str, str], more: dict[str, int],
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        ("REPLY_TO_CLIENT", "request and reply"),
-        ("_SYS_MSG_PRIORITY_", "priorities"),
-        ("__LITE_TOPIC", "lite topics"),
-    ],
+    [("REPLY_TO_CLIENT", "request and reply"), ("_SYS_MSG_PRIORITY_", "priorities"), ("__LITE_TOPIC", "lite topics")],
 )
 def test_what_kafka_would_deliver_otherwise_than_its_producer_expects_is_refused(name: str, words: str) -> None:
     with pytest.raises(RequestError, match=f"does not support {words}") as refused:

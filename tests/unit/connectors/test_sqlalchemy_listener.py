@@ -469,9 +469,7 @@ def test_a_constraint_that_fails_at_commit_is_a_rollback(url, factory, itself):
     create_table(engine)
     sql_application.tables.create_all(engine)
     with engine.begin() as connection:
-        connection.execute(
-            text("CREATE TABLE lines (id INTEGER REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)"),
-        )
+        connection.execute(text("CREATE TABLE lines (id INTEGER REFERENCES orders (id) DEFERRABLE INITIALLY DEFERRED)"))
 
     def place_line(work, placed, arg):
         work.execute(text("INSERT INTO lines (id) VALUES (5)"))
@@ -538,14 +536,14 @@ def test_a_connection_that_is_lost_at_commit_is_unknown_and_the_check_decides(en
         connection.execute(
             text(
                 "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$",
-            ),
+                "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"
+            )
         )
         connection.execute(
             text(
                 "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED "
-                "FOR EACH ROW EXECUTE FUNCTION die()",
-            ),
+                "FOR EACH ROW EXECUTE FUNCTION die()"
+            )
         )
     listener = SqlTransactionListener(engine, place)
     outcomes = outcome_of(listener)

@@ -84,10 +84,7 @@ def test_debezium_s_layout_makes_the_records_of_its_event_router(postgres, relay
             {"id": "406c07f3-26f0-4eea-a50c-109940064b8f", "eventType": "OrderCreated"},
         ),
         Message(
-            "outbox.event.customer",
-            None,
-            "7",
-            {"id": "00000000-0000-0000-0000-000000000001", "eventType": "Gone"},
+            "outbox.event.customer", None, "7", {"id": "00000000-0000-0000-0000-000000000001", "eventType": "Gone"}
         ),
     ]
     assert [row.id for row in read] == [UUID(int=0x406C07F326F04EEAA50C109940064B8F), UUID(int=1)]
@@ -257,10 +254,7 @@ def test_columns_of_cloudevents_become_headers_and_keys_keep_to_their_lanes(post
     lanes = [messages_of(rows.read_rows(lane)) for lane in range(2)]
     assert sorted(message.value for lane in lanes for message in lane) == [bytes([number]) for number in range(10)]
     assert Message(
-        "people",
-        b"\x06",
-        str(UUID(int=1)),
-        {"ce_id": str(UUID(int=6)), "ce_type": "saved", "ce_source": "/orders"},
+        "people", b"\x06", str(UUID(int=1)), {"ce_id": str(UUID(int=6)), "ce_type": "saved", "ce_source": "/orders"}
     ) in [*lanes[0], *lanes[1]]
     for lane in lanes:
         for key in {message.key for message in lane}:

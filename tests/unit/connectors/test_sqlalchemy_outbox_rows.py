@@ -322,13 +322,7 @@ def test_transactions_that_add_no_row_delay_nothing(postgres, relay):
             ),
             "of_t",
         ),
-        (
-            (
-                "CREATE TABLE of_t () INHERITS (txbridge_outbox)",
-                "CREATE TABLE of_today () INHERITS (of_t)",
-            ),
-            "of_today",
-        ),
+        (("CREATE TABLE of_t () INHERITS (txbridge_outbox)", "CREATE TABLE of_today () INHERITS (of_t)"), "of_today"),
     ],
     ids=["partition", "inherits"],
 )

@@ -55,7 +55,7 @@ def test_a_record_of_three_entries():
             b"5,0123456789ABCDEF0123456789ABCDEF,8",
             b"6,FEDCBA9876543210FEDCBA9876543210,12,2",
             b"7,0123456789ABCDEF0123456789ABCDEF,0,,boom",
-        ],
+        ]
     )
     assert headers == [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"check"), ("CLIENT_ID", b"host-1")]
     assert parse_end(3, value, headers) == DecisionRecord(3, "orders", Source.CHECK, entries, "host-1")
@@ -115,8 +115,7 @@ def test_leading_zeros_say_nothing():
 
 
 @pytest.mark.parametrize(
-    ("field", "remark"),
-    [("a+b", "a+b"), ("%", "%"), ("%zz", "%zz"), ("%FF", "\ufffd"), ("é", "é")],
+    ("field", "remark"), [("a+b", "a+b"), ("%", "%"), ("%zz", "%zz"), ("%FF", "\ufffd"), ("é", "é")]
 )
 def test_a_remark_of_another_client_is_taken_as_well_as_it_goes(field, remark):
     assert parse_end(0, f"5,{ID},0,,{field}".encode(), HEADERS).entries[0].remark == remark

@@ -176,10 +176,7 @@ def test_names_beside_the_known_ones_are_listed_once():
     assert ours.names_beside({"k", "l"}) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("0", 0), ("8", 8), ("007", 7), ("9223372036854775807", 2**63 - 1)],
-)
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("8", 8), ("007", 7), ("9223372036854775807", 2**63 - 1)])
 def test_whole_numbers(text, number):
     assert whole_number(text, "it") == number
     assert OurHeaders([("n", text.encode())]).optional_number("n") == number

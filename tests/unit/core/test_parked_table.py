@@ -133,11 +133,7 @@ def test_entries_of_every_kind_are_one_mapping():
     entries.take_entry(6, entry(6).encode(0))
     entries.take_entry(4, None)
     entries.take_entry(5, None)
-    assert dict(entries) == {
-        2: entry(2, state=TransactionState.HELD, decided=8, error="later"),
-        6: entry(6),
-        8: odd,
-    }
+    assert dict(entries) == {2: entry(2, state=TransactionState.HELD, decided=8, error="later"), 6: entry(6), 8: odd}
     assert (len(entries), 4 in entries, "4" in entries) == (3, False, False)
     rows, others = entries.release()
     assert ([one.offset for one in rows], sorted(one.offset for one in others)) == ([6], [2, 8])

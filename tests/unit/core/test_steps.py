@@ -162,7 +162,7 @@ def test_a_step_that_is_held_goes_together_with_those_that_are_due_meanwhile():
     assert partition.step(LATE).deliver == []
     partition.obstacles.clear()
     assert visible(partition.step(LATE + 100_000), partition) == [
-        *((0, "orders", b"1/3"), (0, "stock", b"2/3"), (0, "bills", b"3/3")),
+        *((0, "orders", b"1/3"), (0, "stock", b"2/3"), (0, "bills", b"3/3"))
     ]
 
 

@@ -53,11 +53,7 @@ def cluster_view(places: Sequence[PartitionReplicas] = (), **settings: int) -> C
 
 
 def answers(**changed: object) -> Answers:
-    given = {
-        "lacking": {},
-        "unreachable": {},
-        "id_rights": {},
-    }
+    given = {"lacking": {}, "unreachable": {}, "id_rights": {}}
     return Answers(**{**given, **changed})  # type: ignore[arg-type]
 
 
@@ -187,10 +183,7 @@ def test_a_broker_whose_advertised_address_is_wrong() -> None:
 
 def test_a_broker_that_lacks_a_request_is_a_problem_with_its_name() -> None:
     found = list(broker_checks.versions(answers(lacking={2: "EndTxn 0 of Kafka 0.11 (found none)"})))
-    assert lines(found)[0] == (
-        "problem",
-        "broker 2 lacks EndTxn 0 of Kafka 0.11 (found none): workers do not start",
-    )
+    assert lines(found)[0] == ("problem", "broker 2 lacks EndTxn 0 of Kafka 0.11 (found none): workers do not start")
     assert found[0].do.startswith("use brokers of Apache Kafka 3.9 or later")
 
 

@@ -366,10 +366,7 @@ def test_no_age(text):
     ("arguments", "error"),
     [
         (["pending"], "bootstrap_servers is missing"),
-        (
-            ["pending", "--older-than", "soon"],
-            "takes a number and a unit, as in 90s, 10m, 2h or 3d, not 'soon'",
-        ),
+        (["pending", "--older-than", "soon"], "takes a number and a unit, as in 90s, 10m, 2h or 3d, not 'soon'"),
         (["resolve", "0:1", "commit"], "a reason is needed"),
         (["resolve", "0:1", "abandon"], "a reason is needed"),
         (["resume", "0:1"], "a reason is needed"),

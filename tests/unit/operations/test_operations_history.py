@@ -67,11 +67,7 @@ def test_several_messages_are_one_history_with_all_topics(read):
     assert (found.partition, found.half_offset, found.short_id) == (2, 5, "01234567")
     assert (found.real_topic, found.state) == ("orders.placed,mail", "delivered")
     assert [(step.at, step.what, step.detail) for step in found.steps] == [
-        (
-            1_700_000_000_000,
-            "prepared",
-            f"{several().size} bytes, 3 messages for orders.placed,mail, by group orders",
-        ),
+        (1_700_000_000_000, "prepared", f"{several().size} bytes, 3 messages for orders.placed,mail, by group orders"),
         (1_700_000_001_000, "END commit", "client host-1, END offset 7"),
         (DUE + 9, "delivered", "OP offset 3"),
     ]
@@ -89,7 +85,7 @@ def test_one_that_is_scheduled_says_when_it_is_to_be_delivered(read):
 def test_one_that_is_delivered_in_part_says_how_much_and_when_the_next_comes(read):
     found = read(replace(SCHEDULED, deliver_at=DUE, messages=3, delivered=2), [END])
     assert [(step.what, step.detail) for step in found.steps[2:]] == [
-        ("not all delivered yet", "2 of 3 delivered, next at 2023-11-14T23:13:20.000+00:00"),
+        ("not all delivered yet", "2 of 3 delivered, next at 2023-11-14T23:13:20.000+00:00")
     ]
 
 

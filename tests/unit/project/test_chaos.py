@@ -79,11 +79,7 @@ ON_TIME = [message(one.number, one.topic, one.offset, stored=1 if one.topic == "
         ),
         ([S[0], S[1], message(3, "orders", 1, of=4)], SEVERAL, [f"strayed: {AT_THE_END} saw s 3/4 in orders"]),
         (ON_TIME, DUE, []),
-        (
-            [message(1, "orders", 0, stored=9_999), *ON_TIME[1:]],
-            DUE,
-            ["early: s 1/3 was stored 1 ms before its time"],
-        ),
+        ([message(1, "orders", 0, stored=9_999), *ON_TIME[1:]], DUE, ["early: s 1/3 was stored 1 ms before its time"]),
         # Its topic does not have the time when it was stored.
         (S, DUE, []),
     ],

@@ -47,7 +47,7 @@ ALLOWED = {
         *("web", "errors", "extras", "log", "text"),
     },
     "testing": {
-        *("core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "extras", "log"),
+        *("core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "extras", "log")
     },
 }
 #: The other packages by folder, and the parts of txbridge that each may import.
@@ -57,7 +57,7 @@ BESIDE = {
     "connectors/txbridge_sqlalchemy": {"core", "client", "errors", "extras"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {
-        *("core", "kafka", "murmur2", "topics", "config", "client", "web", "doctor", "errors", "extras", "log"),
+        *("core", "kafka", "murmur2", "topics", "config", "client", "web", "doctor", "errors", "extras", "log")
     },
 }
 #: Modules without a layer: all but the core may import them.

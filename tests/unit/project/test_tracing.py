@@ -164,8 +164,7 @@ def test_a_delivery_spans_the_kafka_transaction(spans: InMemorySpanExporter, del
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [(), (("traceparent", None),), (("traceparent", b"\xff"),), (("traceparent", b"00-0-0-00"),)],
+    "headers", [(), (("traceparent", None),), (("traceparent", b"\xff"),), (("traceparent", b"00-0-0-00"),)]
 )
 def test_without_a_valid_context_there_is_no_span_of_a_delivery(spans: InMemorySpanExporter, headers):
     record_spans(contents(*headers), 1, 1_000, 1_025)

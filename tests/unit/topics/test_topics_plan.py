@@ -51,11 +51,7 @@ def test_copies_fit_the_cluster(brokers, copies, in_sync):
 
 def test_chosen_values():
     options = PlanOptions(
-        partitions=12,
-        replication_factor=5,
-        min_insync_replicas=4,
-        max_message_size=10_000_000,
-        groups=("orders",),
+        partitions=12, replication_factor=5, min_insync_replicas=4, max_message_size=10_000_000, groups=("orders",)
     )
     plans = by_topic({**NOTHING, "RMQ_SYS_TRANS_CHECK.orders": None}, options)
     assert [one.partitions for one in plans.values()] == [12, 12, 12, 12, 1, 4]
@@ -97,7 +93,7 @@ def test_weaker_settings_are_raised():
             OP: facts(OP, retention_bytes="1000000"),
             OFFSET: facts(OFFSET, segment_bytes="1073741824", min_cleanable_dirty_ratio="0.5"),
             DISCARD: facts(DISCARD, max_message_bytes="1048588"),
-        },
+        }
     )
     plans = by_topic(sights)
     assert [plans[topic].action.value for topic in ALL] == ["change", "ok", "change", "change", "change"]
@@ -121,7 +117,7 @@ def test_larger_values_are_left_alone_and_the_others_follow():
             END: facts(END, retention_ms="-1"),
             OFFSET: facts(OFFSET, segment_bytes="1048576", min_cleanable_dirty_ratio="0.01"),
             DISCARD: facts(DISCARD, retention_ms="9000000000"),
-        },
+        }
     )
     plans = by_topic(sights)
     assert {topic: one.changes for topic, one in plans.items() if one.changes} == {

@@ -128,7 +128,7 @@ def test_half_messages_must_be_kept_for_their_whole_life(cluster):
         (
             f"{HALF}: retention.ms is 604800000 (7d), must be at least 604800001 (7d), or messages vanish that wait "
             f"for 7d (transaction_max_age, timer_max_delay): {APPLY} sets it"
-        ),
+        )
     ]
 
 
@@ -148,10 +148,7 @@ def test_what_only_costs_time_is_told_and_not_refused(cluster):
 
 
 def test_missing_rights_are_named(cluster):
-    cluster.sights |= {
-        HALF: MissingRight("DESCRIBE", HALF),
-        OFFSET: MissingRight("DESCRIBE_CONFIGS", OFFSET),
-    }
+    cluster.sights |= {HALF: MissingRight("DESCRIBE", HALF), OFFSET: MissingRight("DESCRIBE_CONFIGS", OFFSET)}
     half = f"{HALF}: missing right DESCRIBE on topic {HALF}: grant it to the user of this connection"
     assert problems() == [
         half,

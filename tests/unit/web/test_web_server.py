@@ -201,11 +201,7 @@ def test_the_port_answers_during(web: WebServer, attack: str) -> None:
 
 @pytest.mark.parametrize(
     ("begin", "constant"),
-    [
-        (b"", "_HEAD_S"),
-        (b"GET /livez HT", "_HEAD_S"),
-        (b"GET /metrics HTTP/1.1\r\n\r\n", "_ANSWER_S"),
-    ],
+    [(b"", "_HEAD_S"), (b"GET /livez HT", "_HEAD_S"), (b"GET /metrics HTTP/1.1\r\n\r\n", "_ANSWER_S")],
 )
 def test_a_connection_has_a_time_for_its_request_and_one_for_its_answer(
     web: WebServer, monkeypatch: pytest.MonkeyPatch, begin: bytes, constant: str

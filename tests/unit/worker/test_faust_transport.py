@@ -173,8 +173,7 @@ def test_every_variable_that_a_library_of_the_worker_reads_is_foreign(package: s
 
 def test_foreign_variables_are_forgotten_and_ours_are_kept() -> None:
     environ = dict.fromkeys(
-        ["FAUST_DEBUG", "F_WEB_PORT", "SSLKEYLOGFILE", "prometheus_multiproc_dir", "AIOKAFKA_NO_EXTENSIONS"],
-        "1",
+        ["FAUST_DEBUG", "F_WEB_PORT", "SSLKEYLOGFILE", "prometheus_multiproc_dir", "AIOKAFKA_NO_EXTENSIONS"], "1"
     )
     kept = dict.fromkeys(["TXBRIDGE_NAMESPACE", "PATH", "HOME", "DJANGO_SETTINGS_MODULE", "NO_COLOR", "OF_COURSE"], "1")
     environ |= kept

@@ -226,14 +226,7 @@ def log(monkeypatch):
 
 def entry(topic="orders", state=TransactionState.HELD, offset=1):
     return HalfEntry(
-        offset=offset,
-        transaction_id="0" * 32,
-        group="group",
-        real_topic=topic,
-        born=0,
-        size=1,
-        next_due=0,
-        state=state,
+        offset=offset, transaction_id="0" * 32, group="group", real_topic=topic, born=0, size=1, next_due=0, state=state
     )
 
 

@@ -169,10 +169,7 @@ class CheckConsumer:
 
     def _subscribe_to_checks(self) -> None:
         self._consumer.subscribe(
-            [self._topic],
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_lost,
+            [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def _keep_topic(self) -> None:

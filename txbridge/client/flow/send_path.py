@@ -140,12 +140,7 @@ class SendPath:
         return self.halves.for_caller(self.attempts.running, self.attempts.local)
 
     def hand_over(
-        self,
-        writer: HalfWriter,
-        message: Message,
-        transaction_id: str,
-        on_done: Report,
-        half_partition: int = BY_KEY,
+        self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report, half_partition: int = BY_KEY
     ) -> Iterator[Callable[[], object] | None]:
         """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
@@ -248,12 +243,7 @@ class SendPath:
     # --- for threads ------------------------------------------------------------------------------------------------
 
     def write_half(
-        self,
-        writer: HalfWriter,
-        message: Message,
-        transaction_id: str,
-        on_done: Report,
-        half_partition: int = BY_KEY,
+        self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report, half_partition: int = BY_KEY
     ) -> None:
         """Do as `hand_over`, in a thread that may block."""
         looks = self.hand_over(writer, message, transaction_id, on_done, half_partition)

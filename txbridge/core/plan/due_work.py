@@ -38,12 +38,7 @@ class DueRound:
 
 
 def deliver_due(
-    draft: Draft,
-    obstacle: Obstacle,
-    obstacle_of_held: Obstacle,
-    limit: int,
-    max_bytes: int,
-    room: Room | None,
+    draft: Draft, obstacle: Obstacle, obstacle_of_held: Obstacle, limit: int, max_bytes: int, room: Room | None
 ) -> None:
     """Deliver scheduled and held messages that are due, and forget discarded ones that cannot be resumed any more.
 

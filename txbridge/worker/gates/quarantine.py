@@ -152,9 +152,7 @@ class Quarantine:
         if not (ward.waiting or ward.again):
             return inf
         return max(
-            ward.paused_until,
-            -inf if ward.waiting else ward.retry_at,
-            -inf if ward.is_suspected else self._rests_until,
+            ward.paused_until, -inf if ward.waiting else ward.retry_at, -inf if ward.is_suspected else self._rests_until
         )
 
     def next_checks(self, topics: AbstractSet[str]) -> tuple[str, int] | None:

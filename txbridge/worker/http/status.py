@@ -47,11 +47,7 @@ class StatusBoard:
     """The data of the status page; `take_snapshot` returns it. Thread-safe."""
 
     def __init__(
-        self,
-        settings: WorkerSettings,
-        metrics: WorkerMetrics,
-        health: Health,
-        clock: Callable[[], float] = time.time,
+        self, settings: WorkerSettings, metrics: WorkerMetrics, health: Health, clock: Callable[[], float] = time.time
     ) -> None:
         self._settings = settings
         self._metrics = metrics

@@ -348,7 +348,7 @@ class HalfLog:
         if self._vain > _HALF_TIMEOUT_S:
             raise TimeoutError(
                 f"{reader.topic}[{reader.partition}] did not come up to offset {_highest(record) + 1}, nor does a "
-                f"majority of its brokers say who leads it, and that leader that it ends before",
+                f"majority of its brokers say who leads it, and that leader that it ends before"
             )
 
     def _is_absent(self, offset: int, half_offset: int) -> bool:

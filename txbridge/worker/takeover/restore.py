@@ -204,7 +204,7 @@ class _TakeOver:
                 raise TakeOverRefusedError(
                     f"{topic} has {counted(count, 'partition')}, {self._names.end} has {others}: their number was "
                     f"changed, and partition {partition} cannot be served. The others go on; use a new namespace to "
-                    f"grow",
+                    f"grow"
                 )
         return {short: str(found.topic_id) for short, found in facts.items()}
 
@@ -285,7 +285,7 @@ class _TakeOver:
             self._topics.wait_to_ask_again()
         raise FencedError(
             f"{self._names.offset}[{self._partition}] has a checkpoint that was not read: another worker has written "
-            f"it during this take-over, or a former leader of the partition has answered",
+            f"it during this take-over, or a former leader of the partition has answered"
         )
 
 
@@ -296,7 +296,7 @@ def refuse_cut(ends: LogEnds, topic: str, partition: int, wanted: int, wait_to_a
             wait_to_ask_again()
     except LogGoneError as error:
         raise TakeOverRefusedError(
-            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge {partition}`",
+            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge {partition}`"
         ) from None
 
 
@@ -313,5 +313,5 @@ def refuse_newer(topic: str, partition: int, offset: int, error: str) -> NoRetur
     """
     raise TakeOverRefusedError(
         f"{topic}[{partition}] offset {offset} was written by a later release of txbridge: {error}. Let workers of "
-        f"that release serve this partition; this one does not guess",
+        f"that release serve this partition; this one does not guess"
     )

@@ -56,7 +56,7 @@ class StateReader:
             raise TakeOverRefusedError(
                 f"{topic}[{partition}] begins at offset {low}: records were deleted, although it must only be "
                 f"compacted. Parked messages may be among them. `txbridge audit` tells what is lost; use a new "
-                f"namespace",
+                f"namespace"
             )
         with closing(self.open_reader(topic, committed=True)) as reader:
             reader.start(start)

@@ -37,12 +37,7 @@ CONSEQUENCES = FENCED_CODES | {
 }
 #: Errors which say that the topic takes no records now.
 _WHOLE_TOPIC = frozenset(
-    {
-        MSG_TIMED_OUT,
-        UNKNOWN_TOPIC,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    },
+    {MSG_TIMED_OUT, UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 )
 
 

@@ -138,7 +138,7 @@ class TransactionRecords:
             # true leader, at the true end.
             raise LogMovedError(
                 f"{names.offset}[{partition}] was read up to {contents.offset_topic_end}, the next record landed at "
-                f"{landed}",
+                f"{landed}"
             )
         if (lost := self._lost_tail(contents)) is not None:
             raise LogMovedError(lost)
@@ -253,12 +253,7 @@ class TransactionRecords:
         return len(changed) + len(tombstones)
 
     def _produce_internal(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers,
-        on_stored: _OnStored | None = None,
+        self, topic: str, value: bytes | None, key: bytes | None, headers: Headers, on_stored: _OnStored | None = None
     ) -> None:
         landed = partial(self._note_landed, topic, on_stored)
         self._produce_record(RecordKind.INTERNAL, (None, topic, value, key, self._partition, 0, headers), landed)

@@ -47,12 +47,7 @@ class TransactionalWriter:
     """Owns the transactional producer of one partition."""
 
     def __init__(
-        self,
-        kafka: Mapping[str, Any],
-        names: Names,
-        partition: int,
-        commit_timeout_ms: int,
-        outside: Outside = OUTSIDE,
+        self, kafka: Mapping[str, Any], names: Names, partition: int, commit_timeout_ms: int, outside: Outside = OUTSIDE
     ) -> None:
         self._kafka = kafka
         self._names = names
@@ -176,7 +171,7 @@ class TransactionalWriter:
         if failures:
             raise RecordsRefusedError(failures) from error
         raise AbortedError(
-            kafka_error.str() if kafka_error is not None else "Kafka or librdkafka did not take all records of it",
+            kafka_error.str() if kafka_error is not None else "Kafka or librdkafka did not take all records of it"
         ) from error
 
 

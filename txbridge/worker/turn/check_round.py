@@ -164,8 +164,7 @@ class CheckRound:
         """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe."""
         timers = self._state.queue.timers
         self._due_groups = self._groups.attend_groups(
-            lambda limit: timers.groups_with_checks_due(as_of, limit),
-            lambda group: timers.has_checks_due(group, as_of),
+            lambda limit: timers.groups_with_checks_due(as_of, limit), lambda group: timers.has_checks_due(group, as_of)
         )
         topics = {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
         self._probe = self._topics.quarantine.next_checks(topics) if self._may_probe else None

@@ -264,7 +264,7 @@ class CommitLoop:
             raise LogGoneError(
                 f"{self._context.names.end}[{self._state.partition}] offset {queue.next_end} holds another record than "
                 f"the one of which {queue.next_entry} entries are applied: the log was cut, or deleted and created "
-                f"again",
+                f"again"
             )
 
     def _look_up(self, topics: AbstractSet[str]) -> None:

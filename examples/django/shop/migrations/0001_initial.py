@@ -11,5 +11,5 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("number", models.CharField(max_length=40, unique=True)),
             ],
-        ),
+        )
     ]

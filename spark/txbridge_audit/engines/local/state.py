@@ -127,7 +127,7 @@ class StateStore:
         if self.read_fact("format") != FORMAT:
             raise CouldNotAuditError(
                 f"the state of the ledger has the form {self.read_fact('format')}, which this audit does not know: "
-                "use the audit that wrote it, or begin a new ledger",
+                "use the audit that wrote it, or begin a new ledger"
             )
 
     def _prepare(self) -> None:

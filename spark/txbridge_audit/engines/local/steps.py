@@ -74,7 +74,7 @@ class LocalSteps:
         if namespace != source.names.namespace:
             raise CouldNotAuditError(
                 f"the ledger is about the namespace {namespace!r}, not {source.names.namespace!r}: check --namespace, "
-                "or give --ledger another folder",
+                "or give --ledger another folder"
             )
 
     @property
@@ -157,7 +157,7 @@ class LocalSteps:
             if topic in source.partitions:
                 raise CouldNotAuditError(
                     f"{topic} was deleted and created again since the last audit: what the ledger says "
-                    "belongs to other transactions; begin a new ledger",
+                    "belongs to other transactions; begin a new ledger"
                 )
             self.state.forget_topic(topic)
         return {key: at for key, at in _offsets(progress["positions"]).items() if key[0] not in others}

@@ -38,15 +38,7 @@ from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_list
 
 #: What the tasks import (tasks.py) is among this. A test compares.
 _PARTS = {
-    "txbridge": (
-        "__init__.py",
-        "errors.py",
-        "extras.py",
-        "text.py",
-        "core/__init__.py",
-        "murmur2.py",
-        "core/names.py",
-    ),
+    "txbridge": ("__init__.py", "errors.py", "extras.py", "text.py", "core/__init__.py", "murmur2.py", "core/names.py"),
     "txbridge_audit": ("**/*.py",),
 }
 #: The sessions that have it.
@@ -57,12 +49,7 @@ _ROWS_OF_A_TASK = 200_000
 
 
 def spark_audit(
-    source: AuditedTopics,
-    plan: Plan,
-    *,
-    spark: SparkSession | None,
-    ledger_path: str | None,
-    with_overview: bool,
+    source: AuditedTopics, plan: Plan, *, spark: SparkSession | None, ledger_path: str | None, with_overview: bool
 ) -> AuditReport:
     """See `txbridge_audit.audit.run_audit`."""
     with spark_session(spark, source.say) as session:
@@ -109,12 +96,7 @@ def write_zip(file: Path) -> None:
 
 
 def _audit(
-    spark: SparkSession,
-    source: AuditedTopics,
-    plan: Plan,
-    *,
-    ledger_path: str | None,
-    with_overview: bool,
+    spark: SparkSession, source: AuditedTopics, plan: Plan, *, ledger_path: str | None, with_overview: bool
 ) -> AuditReport:
     """Make one audit of everything that the topics hold, with a ledger and an overview if they are asked for.
 

@@ -155,7 +155,7 @@ def elections() -> Iterator[None]:
             raise
         raise ElectionError(
             f"Kafka did not answer during the audit ({found[1]}: a broker is away, or a leader is being "
-            "elected): check the brokers, run it again",
+            "elected): check the brokers, run it again"
         ) from error
 
 
