@@ -10,5 +10,9 @@ class CouldNotAuditError(Exception):
     """
 
 
+class KafkaAwayError(CouldNotAuditError):
+    """Kafka has answered before, and does not any more."""
+
+
 class ElectionError(CouldNotAuditError):
     """A leader changed during the audit, or was being elected. The same audit, repeated, can give a verdict."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from txbridge_audit.engines.local.follow import INTERVAL
+from txbridge_audit.audit import INTERVAL
 
 from tests.bench.beside import beside
 from tests.bench.feed import memory, say

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 from pyarrow import dataset  # type: ignore[import-untyped]
-from txbridge_audit.audit import AuditEngine, follow, run_audit
-from txbridge_audit.cluster import facts
+from txbridge_audit import audit
+from txbridge_audit.audit import AuditEngine, continue_once, follow, run_audit
+from txbridge_audit.cluster import facts, kafka_admin
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics
-from txbridge_audit.engines.local.follow import continue_once
 from txbridge_audit.engines.local.run import audit_in_full
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
@@ -35,6 +35,7 @@ from txbridge_audit.report.model import AuditReport, AuditStep
 from tests.support.audit_cases import CASES, TAIL
 from tests.support.audit_log import VIOLATIONS, KafkaLog, values_in
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, Half
+from tests.support.harness import eventually
 from txbridge.embedded import EmbeddedKafka
 
 #: Fields of a report that differ from audit to audit.
@@ -212,6 +213,41 @@ def test_what_retention_removes_is_forgotten_and_what_waits_has_expired(kafka: E
     assert [alarm.kind for alarm in made.alarms] == ["DUPLICATED"]
     assert made.report.violations == in_full(log).violations
     state.close()
+
+
+@pytest.mark.long
+def test_following_waits_for_a_kafka_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_admin, "_PATIENCE", 2.0)
+    monkeypatch.setattr(audit, "QUIET", 0.5)
+    with EmbeddedKafka(data_dir=tmp_path / "kafka") as kafka:
+        log, said, stop = KafkaLog(kafka.bootstrap_servers), list[str](), threading.Event()
+        log.end(known := log.half(), COMMIT)
+        log.deliver(known)
+
+        def away() -> None:
+            kafka.kill()
+            eventually(lambda: any("goes on when it does" in text for text in said), 60)
+            kafka.start()
+            log.transaction(log.copy(Half(PLAIN, 90_000, "F" * 32, "billing", log.real(ORDERS))))
+
+        broken = threading.Thread(target=away)
+
+        def on_step(step: AuditStep) -> None:
+            if broken.ident is None:
+                broken.start()
+            if step.alarms:
+                stop.set()
+
+        report = follow(
+            *(log.servers, str(tmp_path / "ledger")),
+            stop=stop,
+            interval=0.1,
+            namespace=log.names.namespace,
+            progress=said.append,
+            on_step=on_step,
+        )
+        broken.join()
+    assert report.violations.by_kind["PHANTOM"] == 1
 
 
 def test_following_raises_each_violation_once(

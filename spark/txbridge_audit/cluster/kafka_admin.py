@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public ther
 )
 
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.errors import CouldNotAuditError, ElectionError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError, KafkaAwayError
 from txbridge_audit.judge.facts import TopicPartition
 
 #: Longest wait for one answer, seconds. A healthy cluster answers in milliseconds.
@@ -266,7 +266,8 @@ class AuditedCluster:
             return CouldNotAuditError(
                 f"Kafka at {self._servers} cannot be reached ({reason}): check --bootstrap-servers and --kafka"
             )
-        return CouldNotAuditError(
+        kind = KafkaAwayError if first.code() in _TRANSIENT else CouldNotAuditError
+        return kind(
             f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "
             "of its brokers are up and that you may read it"
         )

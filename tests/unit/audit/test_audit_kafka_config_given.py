@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import txbridge_audit
-from txbridge_audit.engines.local.follow import INTERVAL
+from txbridge_audit.audit import INTERVAL
 from txbridge_audit.judge.facts import AuditLimits
 
 from txbridge.cli.audit_options import AuditOptions
