@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge.backoff import keep_trying
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.checks.request import CheckRequest
+from txbridge.client.kafka.clients import create_admin
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
@@ -29,7 +30,6 @@ from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
@@ -71,10 +71,7 @@ def run(settings: WorkerSettings, options: DoorOptions) -> None:
     Raises TxBridgeError if it cannot start: LayoutError, LocalProblemError, UsageError and errors of Kafka.
     """
     kafka = KafkaConnection(settings.bootstrap_servers)
-    admin = kafka_config.create(
-        AdminClient,
-        {"logger": librdkafka_logger(), **kafka_config.admin_config(settings.librdkafka), "error_cb": kafka.on_error},
-    )
+    admin = create_admin(settings.librdkafka, AdminClient, kafka)
     with end_on_signal(AT_START):
         look = partial(check_layout, admin, Names(settings.namespace), client=True)
         layout = keep_trying(look, _log, settings.bootstrap_servers)
@@ -98,9 +95,7 @@ async def _serve(
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     metrics, watch, alive = DoorMetrics(), TopicWatch(names, layout.partitions), ProofOfLife()
-    requests = ControllerRequests(
-        lambda: kafka_config.create(AdminClient, {"logger": librdkafka_logger(), **kafka_config.admin_config(user)})
-    )
+    requests = ControllerRequests(partial(create_admin, user, AdminClient))
     records = Outlet(
         kafka_config.half_producer_config(user, max_message_bytes=layout.half_max_message_bytes, linger_ms=_LINGER_MS),
         kafka,

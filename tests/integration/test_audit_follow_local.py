@@ -231,20 +231,13 @@ def test_following_waits_for_a_kafka_that_is_away(tmp_path: Path, monkeypatch: p
             log.transaction(log.copy(Half(PLAIN, 90_000, "F" * 32, "billing", log.real(ORDERS))))
 
         broken = threading.Thread(target=away)
-
-        def on_step(step: AuditStep) -> None:
-            if broken.ident is None:
-                broken.start()
-            if step.alarms:
-                stop.set()
-
         report = follow(
             *(log.servers, str(tmp_path / "ledger")),
             stop=stop,
             interval=0.1,
             namespace=log.names.namespace,
             progress=said.append,
-            on_step=on_step,
+            on_step=lambda step: broken.start() if broken.ident is None else step.alarms and stop.set(),
         )
         broken.join()
     assert report.violations.by_kind["PHANTOM"] == 1

@@ -13,7 +13,6 @@ from typing import Any
 from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base.log import report
 from txbridge.client.message import MessageExt, now_ms
-from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 
 #: The states of a row.
@@ -134,15 +133,7 @@ class Barrier:
         age = message.age
         if age is not None and age < self._patience and message.transaction_id not in self._failed:
             # Its sender, in another process, may wait for a connection or a lock.
-            report(
-                logging.DEBUG,
-                "check_waits_for_a_row",
-                transaction=short_id(message.transaction_id),
-                topic=message.topic,
-                check_times=message.check_times,
-                age_s=age,
-                patience_s=self._patience,
-            )
+            report(logging.DEBUG, "check_waits_for_a_row", **message.log_fields, age_s=age, patience_s=self._patience)
             return LocalTransactionState.UNKNOWN
         return None
 
@@ -157,9 +148,7 @@ class Barrier:
         report(
             logging.ERROR,
             "check_for_another_database",
-            transaction=short_id(message.transaction_id),
-            topic=message.topic,
-            check_times=message.check_times,
+            **message.log_fields,
             barrier_of_message=its,
             barrier_here=ours or "none",
             next="answered unknown; the worker asks again, and may ask another process",
@@ -173,9 +162,7 @@ def report_purged(message: MessageExt) -> None:
     report(
         logging.ERROR,
         "check_after_purge",
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-        check_times=message.check_times,
+        **message.log_fields,
         next="answered unknown; it stays undecided",
         hint="a purge of txbridge_transactions has deleted rows of messages as old as this one: look for the data of "
         "the transaction, and decide by hand (txbridge resolve)",
@@ -187,29 +174,16 @@ def report_check_was_first(message: MessageExt) -> None:
     report(
         logging.WARNING,
         "check_was_first",
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
+        **message.log_fields,
         next="rolled back, without effect; the sender may send it again",
     )
 
 
 def report_lost(message: MessageExt, reason: Exception) -> None:
     """Log a transaction that was rolled back although its function has not asked for it."""
-    report(
-        logging.WARNING,
-        "sql_transaction_was_rolled_back",
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-        hint=str(reason),
-    )
+    report(logging.WARNING, "sql_transaction_was_rolled_back", **message.log_fields, hint=str(reason))
 
 
 def report_busy(message: MessageExt) -> None:
     """Log that a check met the lock of its local transaction, and is answered with unknown."""
-    report(
-        logging.INFO,
-        "sql_transaction_still_runs",
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-        check_times=message.check_times,
-    )
+    report(logging.INFO, "sql_transaction_still_runs", **message.log_fields)

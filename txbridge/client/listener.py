@@ -14,7 +14,6 @@ from txbridge.client.coroutines import require_arguments, require_plain
 from txbridge.client.course import Stage
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
-from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,13 +149,7 @@ def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutco
     stage = message.course.stage
     if isinstance(error, Rollback) and stage in (Stage.BEFORE, Stage.ROLLED_BACK):
         return _refused(error)
-    report(
-        logging.WARNING,
-        "local_transaction_raised",
-        exception=error,
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-    )
+    report(logging.WARNING, "local_transaction_raised", exception=error, **message.log_fields)
     failed = _failed("executeLocalTransactionBranch exception: ", error)
     return replace(failed, state=_ROLLBACK.state) if stage is Stage.ROLLED_BACK else failed
 
@@ -165,14 +158,7 @@ def check_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
     """Do as `execution_failed`, for a check."""
     if isinstance(error, Rollback):
         return _refused(error)
-    report(
-        logging.WARNING,
-        "check_local_transaction_raised",
-        exception=error,
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
-        check_times=message.check_times,
-    )
+    report(logging.WARNING, "check_local_transaction_raised", exception=error, **message.log_fields)
     return _failed("checkLocalTransactionState Exception: ", error)
 
 
@@ -195,8 +181,7 @@ def judged(returned: object, message: MessageExt, function: Callable[..., Any]) 
         "listener_returned_no_state",
         method=method,
         returned=type(returned).__name__,
-        transaction=short_id(message.transaction_id),
-        topic=message.topic,
+        **message.log_fields,
     )
     return ListenerOutcome(LocalTransactionState.UNKNOWN, remark, UsageError(remark))
 

@@ -14,7 +14,7 @@ from txbridge.client.course import Course
 from txbridge.client.message_fields import Data, Headers, Model, body_of, data_of, headers_of, number_of, serialized
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError, whole_number
-from txbridge.core.names import Names, is_reserved_header, is_topic
+from txbridge.core.names import Names, is_reserved_header, is_topic, short_id
 from txbridge.errors import UsageError
 from txbridge.text import duration
 
@@ -227,6 +227,12 @@ class MessageExt(Message):
         if self.check_timestamp is None or self.born_timestamp is None:
             return None
         return (self.check_timestamp - self.born_timestamp) / 1000
+
+    @property
+    def log_fields(self) -> dict[str, Any]:
+        """What a log line about it says."""
+        checked = {"check_times": self.check_times} if self.check_times else {}
+        return {"transaction": short_id(self.transaction_id), "topic": self.topic, **checked}
 
     def __init__(self) -> None:
         raise UsageError("txbridge makes these; an application sends a Message")

@@ -32,7 +32,6 @@ from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import DecisionEntry, Source
-from txbridge.core.names import short_id
 from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import Layout
@@ -186,14 +185,7 @@ class Runtime:
             if outcome is None:
                 settled()
                 return
-            report(
-                logging.DEBUG,
-                "check_answered",
-                transaction=short_id(message.transaction_id),
-                topic=message.topic,
-                check_times=message.check_times,
-                state=outcome.state.name,
-            )
+            report(logging.DEBUG, "check_answered", **message.log_fields, state=outcome.state.name)
             entry = DecisionEntry(
                 message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
             )

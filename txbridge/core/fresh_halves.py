@@ -36,7 +36,8 @@ class FreshHalves:
     """Plain half messages with consecutive offsets and births that grow. Those below `first` are not fresh any more."""
 
     __slots__ = (
-        *("_open_from", "births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start", "values"),
+        *("_open_from", "births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start"),
+        *("unfinished", "values"),
     )
 
     def __init__(self) -> None:
@@ -44,8 +45,8 @@ class FreshHalves:
         self.start = self.first = 0
         # No message below this offset is open.
         self._open_from = 0
-        #: Bytes of the fresh messages that are not finished.
-        self.bytes = 0
+        #: Number and bytes of the fresh messages that are not finished.
+        self.unfinished = self.bytes = 0
         self.births: list[int] = []
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
@@ -77,6 +78,7 @@ class FreshHalves:
                 column.clear()
             self.start = self.first = self._open_from = more.start
         self.bytes += more.bytes
+        self.unfinished += more.unfinished
         for mine, its in zip(self._columns, more._columns, strict=True):
             mine.extend(its)
 
@@ -120,12 +122,14 @@ class FreshHalves:
             ids[index] = keys[index] = values[index] = None
             headers[index] = ()
             self.bytes -= sizes[index]
+        self.unfinished -= len(offsets)
 
     def enter_first(self) -> HalfMessage | None:
         """End the freshness of the first message and return it; None if it is finished. A run with it stays valid."""
         half = self.open_at(self.first)
         if half is not None:
             self.bytes -= half.size
+            self.unfinished -= 1
         self.first += 1
         return half
 
@@ -242,5 +246,5 @@ def read_plain(
     halves.sizes = [
         size + len(key or b"") + len(value or b"") for size, key, value in zip(sizes, keys, values, strict=True)
     ]
-    halves.bytes = sum(halves.sizes)
+    halves.bytes, halves.unfinished = sum(halves.sizes), count
     return halves

@@ -23,6 +23,10 @@ LONGEST_NAME = 249
 _is_id = re.compile(rb"[0-9A-F]{32}\Z").match
 
 
+#: Bytes of Python's objects around the contents of a half message: measured for six to nine headers.
+OBJECT_BYTES = 1_500
+
+
 class HalfMessage(NamedTuple):
     """One valid record of HALF.
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from confluent_kafka import Message
 
 from txbridge.core.fingerprint import Mark, digest
-from txbridge.core.half_message import HalfMessage, parse_half
+from txbridge.core.half_message import OBJECT_BYTES, HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names
 from txbridge.kafka.failures import LogGoneError
@@ -61,7 +61,7 @@ def mark_of(message: Message, names: Names, transaction_id: str | None = None) -
 
 
 class BodyCache:
-    """Bodies by half offset. `budget` is in bytes of keys, values and headers."""
+    """Bodies by half offset. `budget` is in bytes, those of Python's objects included."""
 
     def __init__(self, budget: int, names: Names, reader: PartitionReader) -> None:
         self._budget = budget
@@ -85,14 +85,15 @@ class BodyCache:
 
     def put(self, half: HalfMessage) -> None:
         """Keep a body unless the budget is used up. A body that is not kept is read back when it is needed."""
-        if half.offset in self._bodies or half.size > self._budget:
+        size = half.size + OBJECT_BYTES
+        if half.offset in self._bodies or size > self._budget:
             return
-        most = self._budget - self._reserved - half.size
+        most = self._budget - self._reserved - size
         while self.bytes > most and self._yielding:
             self.drop([self._yielding.popleft()])
         if self.bytes <= most:
             self._bodies[half.offset] = half
-            self.bytes += half.size
+            self.bytes += size
 
     def yield_room(self, offsets: Iterable[int]) -> None:
         """Let the bodies of these parked messages make room for others.
@@ -108,7 +109,7 @@ class BodyCache:
         for offset in offsets:
             half = self._bodies.pop(offset, None)
             if half is not None:
-                self.bytes -= half.size
+                self.bytes -= half.size + OBJECT_BYTES
 
     def load(self, offsets: Iterable[int]) -> dict[int, HalfMessage]:
         """Bodies of these half messages; one that is missing in the answer is gone from HALF.

@@ -77,7 +77,7 @@ def test_an_exception_is_unknown_with_rocketmqs_remark(caplog):
             "txbridge.client",
             logging.WARNING,
             "check_local_transaction_raised",
-            {"transaction": "01234567", "topic": "orders", "check_times": 0},
+            {"transaction": "01234567", "topic": "orders"},
         ),
     ]
     assert caplog.records[0].exc_info[1] is error

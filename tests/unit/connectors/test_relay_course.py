@@ -49,14 +49,7 @@ def test_the_end_of_an_unknown_batch_comes_before_the_next_batch():
     assert course.next_step is LaneStep.SETTLE_END
     course.note_end_stored()
     assert (course.next_step, course.state) == (LaneStep.SEND_BATCH, ONE)
-    course.note_state(TWO)
-    assert course.next_step is LaneStep.SETTLE_END
-
-
-def test_after_a_failure_the_table_says_what_is_committed():
-    course = LaneCourse()
-    course.note_state(ONE)
-    course.note_end_stored()
+    # After a failure the table says what is committed.
     course.forget_state()
     assert course.next_step is LaneStep.READ_STATE
     # Its own batch: Kafka has the END.
@@ -65,12 +58,7 @@ def test_after_a_failure_the_table_says_what_is_committed():
     course.forget_state()
     course.note_state(TWO)
     assert course.next_step is LaneStep.SETTLE_END
-
-
-def test_a_lane_that_is_emptied_begins_anew():
-    course = LaneCourse()
-    course.note_state(ONE)
-    course.note_end_stored()
+    # A lane that is emptied begins anew.
     course.forget_state()
     course.note_state(None)
     assert course.next_step is LaneStep.SEND_BATCH

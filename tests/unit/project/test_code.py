@@ -32,8 +32,6 @@ WITHOUT_USERS = {
     "txbridge/client/async_producer.py close": "a client that nobody has",
     "txbridge/client/kafka/shortage.py _look_at_topic": "a question to Kafka",
 }
-#: The door has no callbacks of an application.
-CREATE_CLIENTS = {"txbridge/client/kafka/clients.py", "connectors/txbridge_rocketmq/door_process.py"}
 #: Without arguments these follow Unicode, in which 25 characters count as spaces.
 BY_UNICODE = {"split", "rsplit", "strip", "lstrip", "rstrip", "splitlines", "isspace", "isdecimal", "isnumeric"}
 #: A person writes what is read here: a file with the secret, and options of the command.
@@ -91,7 +89,7 @@ def test_what_the_application_raises_ends_no_thread() -> None:
     for path, call in calls_in("txbridge/client", "connectors"):
         name = ast.unparse(call.func)
         assert name != "Future" or path == "txbridge/client/flow/pipeline.py", path
-        assert name != "kafka_config.create" or path in CREATE_CLIENTS
+        assert name != "kafka_config.create" or path == "txbridge/client/kafka/clients.py"
         if name == "threading.Thread":
             target = ast.unparse(next(one.value for one in call.keywords if one.arg == "target")).rpartition(".")[2]
             functions = [one for one in ast.walk(tree_of(ROOT / path)) if isinstance(one, ast.FunctionDef)]

@@ -12,8 +12,8 @@ from confluent_kafka import Message
 from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fingerprint import Mark
-from txbridge.core.fresh_halves import read_plain
-from txbridge.core.half_message import HalfMessage
+from txbridge.core.fresh_halves import FreshHalves, read_plain
+from txbridge.core.half_message import OBJECT_BYTES, HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
 from txbridge.core.plan.choice import Waiting
@@ -133,7 +133,7 @@ class HalfLog:
             [*headers],
             state.names.namespace,
         )
-        if halves is None or not state.bodies.reserve(queue.fresh.bytes + halves.bytes):
+        if halves is None or not state.bodies.reserve(_memory_of(queue.fresh) + _memory_of(halves)):
             return False
         if first > queue.read_position:
             # The missing offsets are markers of strangers.
@@ -166,7 +166,7 @@ class HalfLog:
 
     def settle_memory(self) -> None:
         """Leave the cache the part of the budget for bodies that fresh messages do not need."""
-        self._state.bodies.reserve(self._state.queue.fresh.bytes)
+        self._state.bodies.reserve(_memory_of(self._state.queue.fresh))
 
     def _take_in_each(self, messages: Sequence[Message], headers: Sequence[Headers | MalformedRecordError]) -> None:
         state, queue = self._state, self._state.queue
@@ -354,6 +354,10 @@ class HalfLog:
     def _is_absent(self, offset: int, half_offset: int) -> bool:
         """Whether `half_offset`, which the END record at `offset` names, is proven to be absent."""
         return offset < self._proof.known and self._proof.end <= half_offset
+
+
+def _memory_of(halves: FreshHalves) -> int:
+    return halves.bytes + halves.unfinished * OBJECT_BYTES
 
 
 def _highest(record: DecisionRecord | MalformedRecord) -> int:
