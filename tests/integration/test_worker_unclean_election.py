@@ -134,7 +134,6 @@ def test_p3_lost_outcomes_and_a_lost_checkpoint_are_noticed(
     refused = one.bridge.local_owner()
     refused.wait_error(f"{getattr(one.bridge.names, what)}[0]", said)
     if what == "op":
-        # Nobody knows what is finished, so the acknowledgement gives up all that is not parked.
         assert acknowledge(one.bridge.connection(), 0, reason="two disks", operator="ann").is_written
         refused.wait_serving()
         one.bridge.decide(one.open_before, COMMIT)

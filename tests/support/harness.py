@@ -330,6 +330,8 @@ class Bridge:
                 print(f"--- log of worker {number} ---\n{worker.log[-6000:]}")
         for local in self.owners:
             local.stop()
+        # Owners refer to this object: their Kafka clients would have threads until Python looks for cycles.
+        self.owners.clear()
         self.close()
 
     def close(self) -> None:

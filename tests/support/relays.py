@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, func, select
-from txbridge_sqlalchemy import Outbox, create_outbox, create_table, transactions
+from txbridge_sqlalchemy import Outbox, create_outbox, create_table
 from txbridge_sqlalchemy.outbox_table import outbox
 
 from tests.support.command_line import PROGRAM
@@ -75,13 +75,6 @@ def add_rows(
 def rows_left(engine: Engine) -> int:
     with engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(outbox)).scalar_one()
-
-
-def open_transactions(engine: Engine) -> int:
-    """Transactions of relays that are committed."""
-    with engine.connect() as connection:
-        query = select(func.count()).select_from(transactions).where(transactions.c.state == "committed")
-        return connection.execute(query).scalar_one()
 
 
 def wait_relayed(

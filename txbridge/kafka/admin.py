@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -173,20 +174,18 @@ class KafkaCluster:
         self._bounds = bounds or Bounds()
         self._user = user or {}
         #: librdkafka's last error about the connection. The request itself only ends with "timed out".
-        self._cause: KafkaError | None = None
+        self._causes: deque[KafkaError | None] = deque([None], 1)
 
     @classmethod
     def connect(cls, user: Mapping[str, Any]) -> KafkaCluster:
         """Connect for a command of a person: librdkafka's log is not printed unless `debug` is set."""
-        config = kafka_config.admin_config(user)
-
-        def remember(error: KafkaError) -> None:
-            cluster._cause = note_cause(cluster._cause, error)
-
-        config.setdefault("error_cb", remember)
+        config, causes = kafka_config.admin_config(user), deque[KafkaError | None]([None], 1)
+        # Not by the cluster: a client in a cycle keeps its threads until Python looks for cycles.
+        config.setdefault("error_cb", lambda error: causes.append(note_cause(causes[0], error)))
         if "debug" not in config:
             config.setdefault("logger", librdkafka_logger())
         cluster = cls(kafka_config.create(AdminClient, config), user=user)
+        cluster._causes = causes
         return cluster
 
     @property
@@ -315,7 +314,7 @@ class KafkaCluster:
     def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:
             self._admin.poll(0)  # an admin client calls error_cb only in poll()
-            return unreachable(purpose, self._user, self._cause or error)
+            return unreachable(purpose, self._user, self._causes[0] or error)
         advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -84,14 +85,15 @@ class AuditedCluster:
     """Metadata and offsets of one Kafka cluster. Every method raises CouldNotAuditError when Kafka does not answer."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._last_error = ""
+        self._errors: deque[KafkaError] = deque(maxlen=1)
         #: A cluster that has never answered is more likely misspelt than busy. That error is raised at once.
         self._answered = False
         #: Kafka's id of the cluster; empty until it has answered `partition_counts`.
         self.cluster_id = ""
         self._config: dict[str, Any] = {
             **settings.librdkafka,
-            "error_cb": self._remember_error,
+            # Not a method: a client in a cycle keeps its threads until Python looks for cycles.
+            "error_cb": self._errors.append,
             "log_level": 0,  # errors come through error_cb and exceptions; the terminal is ours
         }
         self._servers = settings.bootstrap_servers
@@ -106,9 +108,6 @@ class AuditedCluster:
         """Wait, and drop the known leaders: librdkafka asks a former leader, with its epoch, for up to 15 minutes."""
         time.sleep(_PAUSE)
         self._admin = AdminClient(self._config)
-
-    def _remember_error(self, error: KafkaError) -> None:
-        self._last_error = error.str()
 
     def partition_counts(self) -> dict[str, int]:
         """Number of partitions of every topic that we may see. The request is for all: naming one could create it."""
@@ -261,7 +260,7 @@ class AuditedCluster:
 
     def _explain_error(self, error: KafkaException, what: str) -> CouldNotAuditError:
         first: KafkaError = error.args[0]
-        reason = self._last_error if first.code() in _TRANSIENT and self._last_error else first.str()
+        reason = (self._errors[0] if first.code() in _TRANSIENT and self._errors else first).str()
         if not self._answered:
             return CouldNotAuditError(
                 f"Kafka at {self._servers} cannot be reached ({reason}): check --bootstrap-servers and --kafka"

@@ -52,19 +52,16 @@ def wire():
 
 @pytest.mark.parametrize("name", ["stats_cb", "throttle_cb", "logger"])
 def test_a_callback_or_logger_of_the_users_that_raises_is_logged_and_does_not_fail_who_serves(name, caplog):
-    seen = []
-
     def broken(*given):
-        seen.append(given)
-        raise ValueError("mine")
+        raise ValueError(given)
 
     FakeProducer.made = []
     users = SimpleNamespace(log=broken) if name == "logger" else broken
     Wire({"bootstrap.servers": "127.0.0.1:1", name: users}, KafkaConnection("127.0.0.1:1"), FakeProducer)
     guarded = FakeProducer.made[0].config[name]
     (guarded.log if name == "logger" else guarded)("news")
-    assert seen == [("news",)]
     assert "kafka_callback_raised" in caplog.text
+    assert "ValueError: ('news',)" in caplog.text
 
 
 def test_fatal_error_replaces_the_producer_once(wire, caplog):

@@ -107,7 +107,6 @@ def test_interrupt_of_the_listener_is_in_the_future_and_the_thread_goes_on(made,
 
     with made(Answers(answer)) as producer:
         first, second = (producer.submit_message_in_transaction(MESSAGE) for _ in range(2))
-        # In the callback, too.
         first.add_done_callback(lambda done: sys.exit(done.exception()))
         runtime.acknowledge()
         assert isinstance(first.exception(10), SystemExit)

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
+from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.kafka_config import kafka_settings
 
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import controller_requests
@@ -194,3 +196,13 @@ def test_several_requests_of_one_client_use_another_one_once_kafka_has_not_answe
         lender.lend_client(work)
     assert [lender.lend_client(work), lender.lend_client(work)] == ["here", "here"]
     assert used == ["first", "second", "second"]
+
+
+def test_a_client_that_nobody_has_ends_before_python_looks_for_cycles() -> None:
+    gc.disable()
+    audit = AuditedCluster(kafka_settings("127.0.0.1:1", None))
+    commands = KafkaCluster.connect({"bootstrap.servers": "127.0.0.1:1"})
+    clients = weakref.ref(commands.admin), weakref.ref(audit._admin)
+    del commands, audit
+    gc.enable()
+    assert [one() for one in clients] == [None, None]
