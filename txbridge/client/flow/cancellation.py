@@ -171,7 +171,7 @@ class ReplyReader:
 
     def start(self, deadline: Deadline) -> None:
         """Read from now on. Raises EnvironmentProblemError when Kafka does not say where the topic ends."""
-        found = self._ask(self._topic, self._consumer.list_topics, self._topic, deadline).topics[self._topic]
+        found = self._ask_kafka(self._topic, self._consumer.list_topics, self._topic, deadline).topics[self._topic]
         if found.error is not None:
             raise self._problem(self._topic, found.error)
         ends = {number: self._end_of(self._topic, number, deadline) for number in found.partitions}
@@ -205,9 +205,9 @@ class ReplyReader:
 
     def _end_of(self, topic: str, partition: int, deadline: Deadline) -> int:
         ask = self._consumer.get_watermark_offsets
-        return int(self._ask(topic, ask, TopicPartition(topic, partition), deadline)[1])
+        return int(self._ask_kafka(topic, ask, TopicPartition(topic, partition), deadline)[1])
 
-    def _ask(self, topic: str, question: Any, what: object, deadline: Deadline) -> Any:
+    def _ask_kafka(self, topic: str, question: Any, what: object, deadline: Deadline) -> Any:
         try:
             return question(what, timeout=max(_LEAST_S, min(_REQUEST_S, deadline.left)))
         except KafkaException as failure:

@@ -128,7 +128,7 @@ class LocalSteps:
                     intake.asides.add_record(mention)
             reading = gather(source, plan, intake, seen)
             self._keep_odd(intake.odd)
-            self._expire(reading.starts)
+            self._expire_halves(reading.starts)
             facts = self._see_evidence(reading, progress)
             judged, alarms = self._judge(facts)
             source.cluster.refuse_moved({*reading.spans, *facts.before})
@@ -192,7 +192,7 @@ class LocalSteps:
                 for end in state.take_ends(aside.partition, half=aside.half):
                     state.add(dataclasses.replace(end, half=aside.first))
 
-    def _expire(self, starts: Ends) -> None:
+    def _expire_halves(self, starts: Ends) -> None:
         names = self._source.names
         for topic, partition in starts:
             if topic == names.half:
