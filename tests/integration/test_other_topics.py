@@ -107,8 +107,7 @@ def test_every_program_refuses_another_cluster_at_its_address_by_name(
                 eventually(lambda name=name: named in programs[name].why_not_ready())  # type: ignore[misc]
             # Those of this process: of the test, and of the programs.
             eventually(lambda: caplog.text.count("cluster_changed") == 3)
-            # What was on its way then may come for message.timeout.ms (3 s), though its send has failed.
-            time.sleep(4)
+            time.sleep(4)  # what was on its way may come for message.timeout.ms (3 s), though its send has failed
             before = ends()
             assert named in why_not_sent(producer, topic, b"stranger")
             with pytest.raises(PrepareError, match=named):
