@@ -46,7 +46,6 @@ def test_topics_that_were_made_again_are_served_within_seconds(bridge: Bridge, t
         eventually(lambda: "do not exist any more: `txbridge topics apply`" in programs["worker"].why_not_ready())
         bridge.make_topics()
         made = time.monotonic()
-        # The test is the supervisor.
         assert worker.wait_dead(10) == 1
         assert "were deleted and created again: this process ends" in worker.events("topics_changed")[-1]["error"]
         bridge.worker()
@@ -89,7 +88,7 @@ def test_every_program_refuses_another_cluster_at_its_address_by_name(
         named = f"another Kafka cluster answers at the same address: {other}, not "
         client = AsyncTransactionProducer("async", AsyncCommits(), given[0], namespace=given[1])
         runner.run(client.start())
-        standby = bridge.worker(wait=0, metrics_port=(standby_port := free_port()))
+        standby = bridge.worker(wait=0, transaction_check_max=100, metrics_port=(standby_port := free_port()))
         programs["standby"] = program_on(standby_port, standby.pid)
 
         def send_on() -> None:
@@ -125,7 +124,7 @@ def test_every_program_refuses_another_cluster_at_its_address_by_name(
             for worker, port in list(ports.items()):
                 if worker.returncode is not None:
                     assert (worker.returncode, len(worker.events("worker_hangs"))) == (1, 1)
-                    ports[bridge.worker(wait=0, metrics_port=port)] = ports.pop(worker)
+                    ports[bridge.worker(wait=0, transaction_check_max=100, metrics_port=port)] = ports.pop(worker)
             return not any(one.why_not_ready() for one in programs.values())
 
         eventually(are_ready)

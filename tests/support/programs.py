@@ -62,7 +62,8 @@ def all_programs(
     environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with ExitStack() as at_last:
-        worker = bridge.worker(metrics_port=ports[0], status_page="read", session_timeout=session_timeout)
+        options = {"status_page": "read", "session_timeout": session_timeout, "transaction_check_max": 100}
+        worker = bridge.worker(metrics_port=ports[0], **options)
         door = at_last.enter_context(Door(bridge, metrics_port=ports[1]))
         log = at_last.enter_context((folder / "answer-checks.log").open("w"))
         answering = subprocess.Popen([*command, f"--metrics-port={ports[2]}"], env=environment, stderr=log)
