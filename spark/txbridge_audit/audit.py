@@ -38,8 +38,6 @@ if TYPE_CHECKING:  # the engine without Java needs no Spark
 #: messages. It takes 50 to 60 us of a processor for each, so these take 15 to 20 s: about as long as Spark takes to
 #: start and plan. And it keeps 1.5 KiB for each, 510 MiB in all.
 LOCAL_MOST = 300_000
-
-
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise. Beside 2,000
 #: transactions a second a violation was raised after 0.7 s, and after 8 s with pauses of 2 s, whose steps are larger.
 #: Both took a quarter of a processor. Beside 20 a second it costs 0.05 instead of 0.02 processors.

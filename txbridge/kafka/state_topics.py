@@ -23,6 +23,8 @@ from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
 
+#: Start and end of each log, by the short name of its topic.
+Bounds = Mapping[str, tuple[int, int]]
 #: Called with the offset of a record that no worker of ours writes, and the reason. It does not affect the state.
 PassedOver = Callable[[int, MalformedRecordError], None]
 
@@ -83,16 +85,14 @@ def other_topics(names: Names, partition: int, checkpoint: Checkpoint, ids: Mapp
     return {
         short: f"{names.identified[short]} is not the topic that the checkpoint of partition {partition} was written "
         f"for (topic id {ids[short]}, not {topic_id}): it was deleted and created again. Use a new namespace, "
-        f"{_or_acknowledge(partition)}"
+        f"{or_acknowledge(partition)}"
         for short, topic_id in checkpoint.topics.items()
         if ids.get(short, topic_id) != topic_id
     }
 
 
-def lost_heads(
-    names: Names, partition: int, checkpoint: Checkpoint, half_read: int, bounds: Mapping[str, tuple[int, int]]
-) -> dict[str, str]:
-    """Find logs of which retention has deleted needed records. `bounds`: start and end of each, by its name."""
+def lost_heads(names: Names, partition: int, checkpoint: Checkpoint, half_read: int, bounds: Bounds) -> dict[str, str]:
+    """Find logs of which retention has deleted needed records. Returns as above."""
     wanted = {"half": checkpoint.half, "end": checkpoint.end}
     if half_read > checkpoint.half:
         # OP names half messages. With none read at or above the watermark, none of its records is needed.
@@ -100,7 +100,7 @@ def lost_heads(
     why = "retention has deleted undecided messages or decisions. It must outlast every outage. Restore the log"
     return {
         short: f"{names.identified[short]}[{partition}] begins at offset {bounds[short][0]}, above offset {offset} "
-        f"that is still needed: {why}, {_or_acknowledge(partition)}"
+        f"that is still needed: {why}, {or_acknowledge(partition)}"
         for short, offset in wanted.items()
         if offset < bounds[short][0]
     }
@@ -110,7 +110,7 @@ def lost_ops(names: Names, partition: int, checkpoint: Checkpoint, count: int) -
     """The text for an OP of which only `count` records are there from the checkpoint's offset on."""
     return (
         f"{names.op}[{partition}] has {counted(count, 'record')} from offset {checkpoint.op} on, and workers have "
-        f"written {checkpoint.ops}: the log was cut. Restore it, {_or_acknowledge(partition)}"
+        f"written {checkpoint.ops}: the log was cut. Restore it, {or_acknowledge(partition)}"
     )
 
 
@@ -129,7 +129,8 @@ def parked_beyond(names: Names, partition: int, offset_topic: OffsetTopic, half_
     }
 
 
-def _or_acknowledge(partition: int) -> str:
+def or_acknowledge(partition: int) -> str:
+    """What the text of a loss says in the end."""
     return f"or acknowledge the loss with `txbridge acknowledge {partition}`"
 
 
@@ -150,7 +151,7 @@ def _why_lost(reader: PartitionReader, names: Names, mark: Mark) -> str | None:
     where = f"{reader.topic}[{reader.partition}]"
     advice = (
         f"Its tail was lost (an unclean leader election, or a disk that did not keep what was acknowledged). Restore "
-        f"it, {_or_acknowledge(reader.partition)}"
+        f"it, {or_acknowledge(reader.partition)}"
     )
     try:
         reader.wait_for_end(mark.offset + 1)

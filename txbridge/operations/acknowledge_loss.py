@@ -30,7 +30,7 @@ from txbridge.kafka.fence import guarded, is_fenced, open_fence
 from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.state_topics import lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops
+from txbridge.kafka.state_topics import Bounds, lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.decision_writer import check_words
 from txbridge.operations.reading import bounds_of, never, open_reader, read_offset
@@ -49,10 +49,6 @@ _NAMED = 20
 #: moment then. Each worker that was just started does so once more. If the fence is lost more often than this, a worker
 #: serves the partition.
 _TRIES = 5
-
-
-#: Start and end of each log, by the short name of its topic.
-Bounds = Mapping[str, tuple[int, int]]
 
 
 class _Loss(Enum):

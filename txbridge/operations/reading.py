@@ -32,6 +32,7 @@ from txbridge.kafka.state_topics import (
     fold_offset_topic,
     lost_heads,
     lost_tails,
+    or_acknowledge,
     other_topics,
     read_ops,
 )
@@ -187,8 +188,7 @@ def _start(topic: str, partition: int, wanted: int, bounds: tuple[int, int]) -> 
     if wanted > high:
         raise EnvironmentProblemError(
             f"{topic}[{partition}] ends at offset {high}, below offset {wanted} that a worker had reached: the log was "
-            f"cut, or deleted and recreated. Restore it, or acknowledge the loss with `txbridge acknowledge "
-            f"{partition}`"
+            f"cut, or deleted and recreated. Restore it, {or_acknowledge(partition)}"
         )
     return max(wanted, low)
 

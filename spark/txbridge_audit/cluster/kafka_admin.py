@@ -265,11 +265,15 @@ class AuditedCluster:
             return CouldNotAuditError(
                 f"Kafka at {self._servers} cannot be reached ({reason}): check --bootstrap-servers and --kafka"
             )
-        kind = KafkaAwayError if first.code() in _TRANSIENT else CouldNotAuditError
-        return kind(
+        return kind_of(first)(
             f"Kafka at {self._servers} does not tell {what} ({reason}): no verdict is possible without; check that all "
             "of its brokers are up and that you may read it"
         )
+
+
+def kind_of(error: KafkaError) -> type[CouldNotAuditError]:
+    """KafkaAwayError for an error that is over when Kafka is back."""
+    return KafkaAwayError if error.code() in _TRANSIENT else CouldNotAuditError
 
 
 def partitions_of(topic: str, count: int) -> list[TopicPartition]:

@@ -13,8 +13,9 @@ from txbridge.core.names import READER_GROUP
 from txbridge.kafka.errors import AUTO_OFFSET_RESET, LOG_TRUNCATION, PARTITION_EOF
 from txbridge.kafka.headers import headers_of_all
 from txbridge_audit.cluster.cuts import Range
+from txbridge_audit.cluster.kafka_admin import kind_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.errors import CouldNotAuditError, ElectionError, KafkaAwayError
+from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.protocol.record import KafkaRecord
 
@@ -62,7 +63,7 @@ def read(
         consumer.assign([KafkaPartition(*key, span.start) for key, span in wanted.items()])
         yield from _until_the_ends(consumer, wanted)
     except KafkaException as error:
-        raise KafkaAwayError(f"Kafka cannot be read: {error}") from error
+        raise kind_of(error.args[0])(f"Kafka cannot be read: {error}") from error
     finally:
         consumer.close()
 

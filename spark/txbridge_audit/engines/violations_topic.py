@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.kafka.denied import named
 from txbridge_audit.cluster.cuts import ranges
-from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
+from txbridge_audit.cluster.kafka_admin import AuditedCluster, kind_of, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.errors import CouldNotAuditError, KafkaAwayError
+from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.report.entry import Entry
 
@@ -104,7 +104,7 @@ class Alarms:
     def _explain_error(self, error: Exception) -> CouldNotAuditError:
         first = error.args[0] if error.args else error
         reason = self._name_right(first).str() if isinstance(first, KafkaError) else str(first)
-        kind = KafkaAwayError if isinstance(first, KafkaError) and first.retriable() else CouldNotAuditError
+        kind = kind_of(first) if isinstance(first, KafkaError) else CouldNotAuditError
         return kind(
             f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
             "follows this ledger"

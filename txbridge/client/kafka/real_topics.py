@@ -17,6 +17,7 @@ from txbridge.client.kafka.clients import create_admin
 from txbridge.client.message import Message, now_ms
 from txbridge.errors import UsageError
 from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.errors import is_missing_topic
 from txbridge.kafka.topic_rules import TopicRules
 
 #: Seconds for which the answer about a topic is believed, also the answer that this user may not see it.
@@ -113,7 +114,7 @@ class RealTopics:
                 try:
                     known[topic] = TopicRules.of(answer.result())
                 except KafkaException as failure:
-                    if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    if is_missing_topic(failure):
                         known[topic] = _MISSING
                     elif failure.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                         self._hidden.add(topic)

@@ -34,10 +34,12 @@ from txbridge.kafka.failures import FencedError, LogGoneError, TakeOverRefusedEr
 from txbridge.kafka.log_ends import LogEnds, cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import (
+    Bounds,
     NewerOpError,
     lost_heads,
     lost_ops,
     lost_tails,
+    or_acknowledge,
     other_topics,
     parked_beyond,
     read_ops,
@@ -54,10 +56,6 @@ _REQUEST_TIMEOUT_S = 10.0
 #: Interval (ms) at which HALF's reader looks whether its messages are taken, if the owner rests and so takes them late.
 #: At 200 messages a second, looks each millisecond take 2 % of the worker's processor time more.
 _LOOKS_BESIDE_RESTS_MS = 3
-
-
-#: Log start and end, by the short name of the topic.
-Bounds = Mapping[str, tuple[int, int]]
 
 
 class _Start(NamedTuple):
@@ -295,9 +293,7 @@ def refuse_cut(ends: LogEnds, topic: str, partition: int, wanted: int, wait_to_a
         while ends.end_from(topic, partition, wanted) is None:
             wait_to_ask_again()
     except LogGoneError as error:
-        raise TakeOverRefusedError(
-            f"{error}: the log was cut. Restore it, or acknowledge the loss with `txbridge acknowledge {partition}`"
-        ) from None
+        raise TakeOverRefusedError(f"{error}: the log was cut. Restore it, {or_acknowledge(partition)}") from None
 
 
 def refuse_lost(lost: Mapping[str, str]) -> None:

@@ -36,8 +36,6 @@ _VAIN_ROUND_S = 0.25
 _PROVE_EVERY_S = 1.0
 #: A majority of the brokers of END answers, except for a moment around an election. A longer absence is logged.
 _UNPROVEN_S = 30.0
-
-
 #: By then a coordinator's election, a broker's restart and the first back-off of a blocked topic are over. RocketMQ's
 #: interval makes every check up to half a minute late anyway.
 _TELL_AFTER_S = 30.0
