@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 5
+# The long tests start many programs each. With five, a slow machine falls behind its time-outs, and starts them again.
+LONG_JOBS ?= 3
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 IMAGE := txbridge/worker:$(VERSION)
 
@@ -54,7 +56,7 @@ test: setup check ## the gate: all tests but the long ones, in 15 minutes; JOBS=
 	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
 
 test-long: setup ## what the gate leaves out: more rows of its matrices, more seeds, every planted defect
-	$(PYTEST) tests -m long --numprocesses $(JOBS) --dist loadfile
+	$(PYTEST) tests -m long --numprocesses $(LONG_JOBS) --dist loadfile
 
 # Ryuk, which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
 test-containers: export TESTCONTAINERS_RYUK_DISABLED ?= true

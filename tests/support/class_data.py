@@ -35,7 +35,7 @@ def use_class_data() -> None:
 
 
 def make_class_data() -> None:
-    """Make the archive and use it, unless it is there, this Java cannot, or another process is making it."""
+    """Make the archive and use it, unless it is there or this Java cannot. Waits while another process makes it."""
     archive = _archive_path()
     # It extends the archive of the JDK's own classes, which slim builds lack.
     base = find_java().executable.parents[1] / "lib" / "server" / "classes.jsa"
@@ -44,8 +44,10 @@ def make_class_data() -> None:
     JarCache().ensure_jars()
     archive.parent.mkdir(exist_ok=True)
     fresh = archive.with_suffix(f".{os.getpid()}.new")
-    with archive.with_suffix(".lock").open("ab") as lock, contextlib.suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with archive.with_suffix(".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if archive.is_file():
+            return use_class_data()
         before = config._PROFILES["fast-start"]
         _add_flags(f"-XX:ArchiveClassesAtExit={fresh}")
         try:
