@@ -129,7 +129,6 @@ def kafka() -> Iterator[EmbeddedKafka]:
 @pytest.fixture
 def own_kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka for one test alone."""
-    make_class_data()
     with EmbeddedKafka() as broker:
         yield broker
 

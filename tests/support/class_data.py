@@ -1,6 +1,6 @@
 """An archive of Kafka's parsed classes, which halves the processor time of every start of an embedded Kafka in a test.
 
-It fits one build of Java and one class path. A temporary broker handles a few requests and writes it at its end.
+It fits one build of Java and one class path. A temporary broker writes it at its end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from txbridge.embedded.java import find_java
 from txbridge.errors import TxBridgeError
 
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-# Seconds for each step of the training. The slowest, the dump, takes 3 s on two idle cores.
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 60.0  # for each step of the training; the slowest, the dump, takes 3 s on two idle cores
 
 
 def use_class_data() -> None:
@@ -47,7 +46,7 @@ def make_class_data() -> None:
     with archive.with_suffix(".lock").open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if archive.is_file():
-            return use_class_data()
+            return
         before = config._PROFILES["fast-start"]
         _add_flags(f"-XX:ArchiveClassesAtExit={fresh}")
         try:
@@ -75,8 +74,7 @@ def _exercise(bootstrap_servers: str) -> None:
     """Write a Kafka transaction and read it, so that the archive has the classes for this, too."""
     client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
     topic = "training"
-    # Kept until the answer is there: a client without a reference fails its requests.
-    admin = AdminClient(client)
+    admin = AdminClient(client)  # a client without a reference fails its requests
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(_TIMEOUT_S)
     producer = Producer({**client, "transactional.id": topic})
     producer.init_transactions(_TIMEOUT_S)
