@@ -122,6 +122,7 @@ def _class_data() -> None:
 def kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka that tests share. A test that stops or pauses a broker takes `own_kafka`."""
     make_class_data()
+    use_class_data()
     with EmbeddedKafka() as broker:
         yield broker
 

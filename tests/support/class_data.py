@@ -34,7 +34,7 @@ def use_class_data() -> None:
 
 
 def make_class_data() -> None:
-    """Make the archive and use it, unless it is there or this Java cannot. Waits while another process makes it."""
+    """Make the archive, unless it is there or this Java cannot. Waits while another process makes it."""
     archive = _archive_path()
     # It extends the archive of the JDK's own classes, which slim builds lack.
     base = find_java().executable.parents[1] / "lib" / "server" / "classes.jsa"
@@ -56,7 +56,6 @@ def make_class_data() -> None:
         finally:
             config._PROFILES["fast-start"] = before
         fresh.replace(archive)
-        use_class_data()
 
 
 def _archive_path() -> Path:
