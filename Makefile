@@ -8,8 +8,6 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 5
-# The long tests start many programs each. With five, a slow machine falls behind its time-outs, and starts them again.
-LONG_JOBS ?= 3
 VERSION := $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 IMAGE := txbridge/worker:$(VERSION)
 
@@ -55,8 +53,10 @@ quick: setup check ## what tells most in little more than a minute, without Kafk
 test: setup check ## the gate: all tests but the long ones, in 15 minutes; JOBS=0 runs one after the other
 	$(PYTEST) tests -m "not long" --numprocesses $(JOBS) --dist loadfile
 
+# They start many programs each: five at once gave two processors a load of 40 to 50, and a broker stood still for 8 s.
+test-long: JOBS := $(if $(filter file,$(origin JOBS)),3,$(JOBS))
 test-long: setup ## what the gate leaves out: more rows of its matrices, more seeds, every planted defect
-	$(PYTEST) tests -m long --numprocesses $(LONG_JOBS) --dist loadfile
+	$(PYTEST) tests -m long --numprocesses $(JOBS) --dist loadfile
 
 # Ryuk, which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
 test-containers: export TESTCONTAINERS_RYUK_DISABLED ?= true

@@ -122,7 +122,6 @@ def _class_data() -> None:
 def kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka that tests share. A test that stops or pauses a broker takes `own_kafka`."""
     make_class_data()
-    use_class_data()
     with EmbeddedKafka() as broker:
         yield broker
 
@@ -130,6 +129,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 @pytest.fixture
 def own_kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka for one test alone."""
+    make_class_data()
     with EmbeddedKafka() as broker:
         yield broker
 

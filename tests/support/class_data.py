@@ -1,6 +1,6 @@
 """An archive of Kafka's parsed classes, which halves the processor time of every start of an embedded Kafka in a test.
 
-It fits one build of Java and one class path. A temporary broker writes it at its end.
+It fits one build of Java and one class path. A temporary broker handles a few requests and writes it at its end.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
 from txbridge.errors import TxBridgeError
 
-_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_PLAIN = config._PROFILES["fast-start"]
 _TIMEOUT_S = 60.0  # for each step of the training; the slowest, the dump, takes 3 s on two idle cores
 
 
 def use_class_data() -> None:
     """Let embedded Kafkas of this process use the archive, if it was made."""
     with contextlib.suppress(TxBridgeError):
-        archive = _archive_path()
-        if archive.is_file():
+        if (archive := _archive_path()).is_file():
             # -Xshare:auto: an archive that does not fit, as with another release of Kafka, is ignored.
-            _add_flags("-Xshare:auto", f"-XX:SharedArchiveFile={archive}")
+            _set_flags("-Xshare:auto", f"-XX:SharedArchiveFile={archive}")
 
 
 def make_class_data() -> None:
-    """Make the archive, unless it is there or this Java cannot. Waits while another process makes it."""
-    archive = _archive_path()
+    """Make the archive, unless it is there or this Java cannot, and use it. Waits while another process makes it."""
     # It extends the archive of the JDK's own classes, which slim builds lack.
     base = find_java().executable.parents[1] / "lib" / "server" / "classes.jsa"
-    if archive.is_file() or not base.is_file():
-        return
-    JarCache().ensure_jars()
-    archive.parent.mkdir(exist_ok=True)
+    if base.is_file() and not (archive := _archive_path()).is_file():
+        JarCache().ensure_jars()
+        archive.parent.mkdir(exist_ok=True)
+        with archive.with_suffix(".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not archive.is_file():
+                _write(archive)
+    use_class_data()
+
+
+def _write(archive: Path) -> None:
     fresh = archive.with_suffix(f".{os.getpid()}.new")
-    with archive.with_suffix(".lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if archive.is_file():
-            return
-        before = config._PROFILES["fast-start"]
-        _add_flags(f"-XX:ArchiveClassesAtExit={fresh}")
-        try:
-            with EmbeddedKafka() as kafka:
-                _exercise(kafka.bootstrap_servers)
-                kafka.stop(_TIMEOUT_S)
-        finally:
-            config._PROFILES["fast-start"] = before
-        fresh.replace(archive)
+    _set_flags(f"-XX:ArchiveClassesAtExit={fresh}")
+    try:
+        with EmbeddedKafka() as kafka:
+            _exercise(kafka.bootstrap_servers)
+            kafka.stop(_TIMEOUT_S)
+    finally:
+        config._PROFILES["fast-start"] = _PLAIN
+    fresh.replace(archive)
 
 
 def _archive_path() -> Path:
@@ -65,8 +65,8 @@ def _archive_path() -> Path:
     return JarCache().folder / "cds" / f"java-{java.version}-{build}.jsa"
 
 
-def _add_flags(*flags: str) -> None:
-    config._PROFILES["fast-start"] += (*flags, *_QUIET)
+def _set_flags(*flags: str) -> None:
+    config._PROFILES["fast-start"] = (*_PLAIN, *flags, "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def _exercise(bootstrap_servers: str) -> None:
