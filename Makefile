@@ -15,7 +15,7 @@ IMAGE := txbridge/worker:$(VERSION)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format quick test test-long test-containers demo bench docs release-check clean
+.PHONY: help setup check format quick test test-long test-failed test-containers demo bench docs release-check clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 24
@@ -57,6 +57,9 @@ test: setup check ## the gate: all tests but the long ones, in 15 minutes; JOBS=
 test-long: JOBS := $(if $(filter file,$(origin JOBS)),3,$(JOBS))
 test-long: setup ## what the gate leaves out: more rows of its matrices, more seeds, every planted defect
 	$(PYTEST) tests -m long --numprocesses $(JOBS) --dist loadfile
+
+test-failed: ## the tests that failed in the last run, one after the other
+	$(PYTEST) tests --last-failed --last-failed-no-failures none
 
 # Ryuk, which removes the containers of tests that were killed, is one image more; TESTCONTAINERS_RYUK_DISABLED=false brings it.
 test-containers: export TESTCONTAINERS_RYUK_DISABLED ?= true

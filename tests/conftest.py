@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import inspect
 import os
 import signal
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,9 +33,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Three times the duration of the longest test on a busy machine (s). Signal time-outs do not interrupt librdkafka
-#: calls.
-_HANGS_S = 1_500.0
+#: No test begins after this moment (s since the epoch): .ci/run ends in time on a slow machine, too.
+_UNTIL = float(os.environ.get("TEST_UNTIL", "inf"))
 
 #: Marks tests that start Spark, by the fixtures they use.
 _SPARK_FIXTURES = {"spark", "running_spark"}
@@ -66,6 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     schedule.arrange(items)
 
 
+def pytest_runtest_setup() -> None:
+    if time.time() > _UNTIL:
+        pytest.skip("it was not begun before TEST_UNTIL")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine function in an event loop of its own."""
@@ -74,16 +78,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     asyncio.run(pyfuncitem.obj(**given))
     return True
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """End the process of a test that hangs, with a trace of every thread. The remaining tests run in a new process."""
-    faulthandler.dump_traceback_later(_HANGS_S, exit=True)
-    try:
-        return (yield)
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 def _api_of(item: pytest.Item) -> object:
@@ -100,16 +94,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.fixture(autouse=True)
 def _nothing_of_another_test() -> Iterator[None]:
-    """Ignore threads of earlier tests, and undo a simulation's log settings after the test."""
+    """Ignore threads and logged exceptions of earlier tests, and undo a simulation's log settings after the test."""
     own_threads.remember()
+    log.forget()
     yield
     structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
-def _every_exception_is_logged() -> None:
-    """Let each test log its exceptions in full, even if an earlier test has logged the same exception."""
-    log.forget()
 
 
 @pytest.fixture(scope="session", autouse=True)

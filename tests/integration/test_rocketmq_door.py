@@ -379,7 +379,7 @@ def test_a_door_is_ready_while_its_kafka_answers_and_it_goes_on(own_kafka: Embed
 
 
 def test_a_door_that_ends_answers_all_requests_that_it_has_begun(bridge: Bridge) -> None:
-    """Clients send without waiting for answers, so there is no moment without a request."""
+    """Clients send without waiting for answers, so there is no moment without a request. A busy door refuses some."""
     topic = topic_of(bridge, "ends")
     answered: list[int] = []
     with Door(bridge) as door, contextlib.ExitStack() as clients:
@@ -392,8 +392,8 @@ def test_a_door_that_ends_answers_all_requests_that_it_has_begun(bridge: Bridge)
 
         def count(client: RawClient) -> None:
             with contextlib.suppress(OSError):
-                while client.receive()[0]["code"] == 0:
-                    answered.append(1)
+                while True:
+                    answered.append(client.receive()[0]["code"])
 
         threads = []
         for _ in range(4):
@@ -406,7 +406,7 @@ def test_a_door_that_ends_answers_all_requests_that_it_has_begun(bridge: Bridge)
         for thread in threads:
             thread.join(60)
         assert door.wait_dead(60) == 0
-    assert len(answered) == len(bridge.read(topic))
+    assert answered.count(0) <= len(bridge.read(topic)) <= len(answered)
 
 
 def test_requests_that_can_not_be_served_are_refused_with_a_sentence(bridge: Bridge, door: Door) -> None:

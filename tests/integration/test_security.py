@@ -277,7 +277,11 @@ def test_kafkas_own_command_takes_the_lines(scene: Scene) -> None:
 @pytest.fixture(scope="module")
 def shared(secure: SecureKafka) -> Iterator[Scene]:
     """One namespace for all tests of single rights."""
-    with Bridge(secure.plain, "denied", partitions=1) as bridge:
+    yield from written_scene(secure, "denied")
+
+
+def written_scene(secure: SecureKafka, namespace: str) -> Iterator[Scene]:
+    with Bridge(secure.plain, namespace, partitions=1) as bridge:
         real = bridge.create_topic("real", 1)
         with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member:
             write_to_every_topic(bridge, real, member)
@@ -507,11 +511,7 @@ def test_each_right_that_an_admin_lacks_is_named(
 @pytest.fixture(scope="module")
 def audited(secure: SecureKafka) -> Iterator[Scene]:
     """A namespace with a record in every topic."""
-    with Bridge(secure.plain, "audited", partitions=1) as bridge:
-        real = bridge.create_topic("real", 1)
-        with bridge.member(GROUP, {"max.message.bytes": "2000000"}) as member:
-            write_to_every_topic(bridge, real, member)
-        yield Scene(secure, bridge, real)
+    yield from written_scene(secure, "audited")
 
 
 def _audited_by(user: User, scene: Scene, spark: SparkSession | None = None) -> AuditReport:

@@ -64,7 +64,7 @@ def secure() -> Iterator[SecureKafka]:
 
 def refusal(settings: dict[str, str]) -> str:
     """The text of the error with which a start ends; `bootstrap_servers` of it must be those of the settings."""
-    producer = TransactionProducer("orders", Commits(), settings, start_timeout=3)
+    producer = TransactionProducer("orders", Commits(), settings, start_timeout=8)
     with pytest.raises(KafkaUnreachableError) as raised:
         producer.start()
     producer.close()

@@ -27,6 +27,10 @@ TRANSPORT = KafkaError._TRANSPORT
 UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
 UNKNOWN_TOPIC = KafkaError._UNKNOWN_TOPIC
 
+#: A partition has no leader for a moment when it is new or its broker restarts.
+NO_LEADER = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+NO_LEADER |= {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_PARTITION}
+
 
 def is_missing_topic(error: BaseException | None) -> bool:
     """Whether this is a broker's answer that there is no such topic."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.decision_record import DecisionRecord, parse_end
@@ -22,7 +22,7 @@ from txbridge.core.states import Outcome
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import offset_of, to_half
-from txbridge.kafka.errors import UNKNOWN_PARTITION
+from txbridge.kafka.errors import NO_LEADER
 from txbridge.kafka.headers import headers_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import (
@@ -39,17 +39,9 @@ from txbridge.kafka.state_topics import (
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.view import DecisionCommand, PartitionView, commands_of
 
-#: Longest wait for a leader (s). A partition has none for a moment when it is new or its broker restarts.
+#: Longest wait for a leader (s).
 _ELECTION_TIMEOUT_S = 5.0
 _ELECTION_POLL_S = 0.1
-_NO_LEADER = frozenset(
-    {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        UNKNOWN_PARTITION,
-    }
-)
 #: Partitions read at the same time. Each needs a few connections and mostly waits for Kafka.
 _AT_ONCE = 8
 
@@ -143,7 +135,7 @@ def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, i
         try:
             return reader.watermarks(topic)
         except KafkaException as failure:
-            if failure.args[0].code() not in _NO_LEADER or deadline.is_over:
+            if failure.args[0].code() not in NO_LEADER or deadline.is_over:
                 raise
             time.sleep(_ELECTION_POLL_S)
 

@@ -43,7 +43,7 @@ def test_p3_sessions_that_end_at_any_moment(bridge, topic, url, engine, capfd):
         for start in range(50, 1_000, 50):
             add_rows(engine, topic, range(start, start + 50))
             time.sleep(0.05)
-            ended += terminate(engine)
+            ended += eventually(lambda: terminate(engine), 30)
         wait_relayed(bridge, topic, 1_000, relay)
         end_gently(relay)
     assert ended > 10

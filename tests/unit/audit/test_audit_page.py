@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from txbridge_audit.judge.fates import PENDING_STATES
-from txbridge_audit.judge.table import FATES, VIOLATIONS
+from txbridge_audit.judge.table import VIOLATIONS
 from txbridge_audit.report.entry import Entry, Place, Tally
 from txbridge_audit.report.html import duration, html, write_prometheus
 from txbridge_audit.report.meaning import rule_of
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview, GroupOverview, Latency, Waiting
+
+from tests.unit.audit import test_audit_cuts
 
 START = 1_700_000_000_000
 NOTHING = AuditOverview(1, {}, None, None, (), ())
@@ -30,22 +31,8 @@ OVERVIEW = AuditOverview(
 
 
 def report(violations: Tally, findings: Tally, **fates: int) -> AuditReport:
-    return AuditReport(
-        namespace="shop",
-        transactions=sum(fates.values()),
-        fates=dict.fromkeys(FATES, 0) | fates,
-        pending_states=dict.fromkeys(PENDING_STATES, 0) | {"held": fates.get("pending", 0)},
-        violations=violations,
-        findings=findings,
-        delivered_more_than_once=0,
-        rolled_back_but_visible=0,
-        answered_by_check=0,
-        cuts={},
-        started_at=START,
-        seconds=1.25,
-        bootstrap_servers="broker:9092",
-        cluster_id="C1",
-    )
+    plain = test_audit_cuts.report(violations, findings, **fates)
+    return replace(plain, namespace="shop", bootstrap_servers="broker:9092", cluster_id="C1")
 
 
 LOST = Entry("LOST", "gone", "89ABCDEF", "billing", "<script>", (Place("half", "HALF", 0, 7), Place("op", "OP", 0, 2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Self
 
@@ -23,12 +24,13 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import is_denied, named
+from txbridge.kafka.errors import NO_LEADER
 from txbridge.kafka.headers import headers_of
 
 #: A transaction by its result, or by its id alone.
 Cancellable = TransactionSendResult | AsyncTransactionSendResult | str
 DEFAULT_CANCEL_TIMEOUT_S = 10.0
-#: Longest wait (s) for a reply before the next look at the time, and for an answer of Kafka.
+#: Longest wait (s) for a reply before the next look at the time and for a leader, and for an answer of Kafka.
 _POLL_S = 0.2
 _REQUEST_S = 5.0
 #: Shortest time (s) for an answer of Kafka, although the caller's time is over.
@@ -208,10 +210,13 @@ class ReplyReader:
         return int(self._ask_kafka(topic, ask, TopicPartition(topic, partition), deadline)[1])
 
     def _ask_kafka(self, topic: str, question: Any, what: object, deadline: Deadline) -> Any:
-        try:
-            return question(what, timeout=max(_LEAST_S, min(_REQUEST_S, deadline.left)))
-        except KafkaException as failure:
-            raise self._problem(topic, failure.args[0]) from failure
+        while True:
+            try:
+                return question(what, timeout=max(_LEAST_S, min(_REQUEST_S, deadline.left)))
+            except KafkaException as failure:
+                if failure.args[0].code() not in NO_LEADER or deadline.is_over:
+                    raise self._problem(topic, failure.args[0]) from failure
+                time.sleep(_POLL_S)
 
     def _problem(self, topic: str, error: KafkaError) -> EnvironmentProblemError:
         right = "READ" if topic == self._topic else "WRITE"
