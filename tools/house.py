@@ -22,7 +22,7 @@ _PARTICIPLE = re.compile(
 _DJANGO = {"Command", "Meta", "Migration", "admin"}
 #: Most of each figure. A change may lower a limit, and must not raise it.
 LIMITS = {
-    "lines of the product": 58_173,
+    "lines of the product": 58_167,
     "lines of the tests": 80_899,
     "words of the pages": 68_322,
     "class names that stand for two things": 2,

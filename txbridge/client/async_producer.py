@@ -155,7 +155,7 @@ class AsyncTransactionProducer(Generic[G]):
 
         With an AsyncTransactionListener, `execute` may be `async def` or plain, as the listener's methods may.
 
-        Any number of tasks may await it at the same time. While 2,000 sends, or values of 64 MiB together, are in
+        Any number of tasks may await it at the same time. While 2,000 sends, or messages of 64 MiB together, are in
         flight, further sends wait. Sends of a listener method do not wait.
 
         If it is cancelled before Kafka has acknowledged the half message, the attempt is given up: the local
@@ -194,9 +194,8 @@ class AsyncTransactionProducer(Generic[G]):
         has_listener = run is not _commit
         if has_listener:
             await self._ask_barrier(sends)
-        size = len(message.value or b"")
         # A listener method that waited for a turn would wait for itself.
-        epoch = await self._turns.take_turn(size, waits=not is_called_by(self))
+        epoch = await self._turns.take_turn(message.size, waits=not is_called_by(self))
         left: list[asyncio.Future[Any]] = []
         try:
             sends.attempts.begin_attempt(transaction_id)
@@ -219,7 +218,7 @@ class AsyncTransactionProducer(Generic[G]):
 
             def over(_: object = None) -> None:
                 sends.finish_attempt(transaction_id)
-                self._turns.give_back(epoch, size)
+                self._turns.give_back(epoch, message.size)
 
             if left:
                 # Its thread still runs the local transaction. Until it is done a check must not ask, and close() waits.

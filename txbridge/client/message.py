@@ -160,9 +160,9 @@ class Message:
         return (self,)
 
     @property
-    def key_and_headers_size(self) -> int:
-        """Bytes that key and headers take in a record, rounded up."""
-        size = len(self.key or b"")
+    def size(self) -> int:
+        """Bytes that value, key and headers take in a record, rounded up."""
+        size = len(self.value or b"") + len(self.key or b"")
         for name, value in self.headers:
             size += len(name.encode()) + len(value or b"") + _HEADER_BYTES
         return size
@@ -354,7 +354,7 @@ def check_content(message: Message, names: Names) -> None:
             )
         if "\0" in name:
             raise UsageError(f"header name {name!r} holds a NUL character, at which librdkafka would cut it off")
-    size = message.key_and_headers_size
+    size = message.size - len(message.value or b"")
     if size > KEY_AND_HEADERS_LIMIT:
         raise UsageError(f"key and headers take {size} bytes together, more than {KEY_AND_HEADERS_LIMIT}")
     _within(message.partition, 0, _LARGEST_PARTITION, "partition")

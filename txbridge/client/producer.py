@@ -256,7 +256,7 @@ class TransactionProducer(Generic[G]):
         The future fails with the error that `send_message_in_transaction` would raise: PrepareError, KeyboardInterrupt.
         Its callbacks run in the threads of the local transactions, and delay them.
 
-        The call blocks while 2,000 transactions, or values of 64 MiB together, are between call and decision. It does
+        The call blocks while 2,000 transactions, or messages of 64 MiB together, are between call and decision. It does
         not block in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
         RocketMQ has no such call. It raises what `send_message_in_transaction` raises before the half message is handed
         over.

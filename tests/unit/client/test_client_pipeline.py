@@ -39,9 +39,9 @@ def made(monkeypatch, runtime):
     """A factory of producers on the fake runtime."""
     monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
 
-    def make(listener, limit=100, **options):
+    def make(listener, *limits, **options):
         producer = TransactionProducer("orders", listener, {"bootstrap.servers": "127.0.0.1:1"}, **options)
-        producer._pipeline._in_flight = InFlight(limit)
+        producer._pipeline._in_flight = InFlight(*limits)
         return producer
 
     return make
@@ -87,7 +87,7 @@ def test_no_room_for_ends_is_a_prepare_error_in_the_future(made, runtime):
 
 def test_interrupted_while_it_is_handed_over(made, runtime):
     runtime.refusals.append(KeyboardInterrupt())
-    with made(Answers(), limit=1) as producer:
+    with made(Answers(), 1) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.submit_message_in_transaction(MESSAGE)
         assert (runtime.running, len(runtime.given_up)) == (set(), 1)
@@ -127,11 +127,12 @@ def test_cancelled_before_its_local_transaction_it_is_given_up(made, runtime):
     assert (runtime.given_up, runtime.running, listener.executed, runtime.ends) == ([transaction_id], set(), [], [])
 
 
-def test_too_many_wait_until_half_of_them_are_through(made, runtime):
-    with made(Answers(), limit=4) as producer:
-        futures = [producer.submit_message_in_transaction(MESSAGE) for _ in range(4)]
-        more = []
-        thread = threading.Thread(target=lambda: more.append(producer.submit_message_in_transaction(MESSAGE)))
+@pytest.mark.parametrize("limits", [(4,), (100, 400)], ids=["number", "bytes"])
+def test_too_many_wait_until_half_of_them_are_through(made, runtime, limits):
+    message, more = Message("orders", b"", headers={"trace": b"x" * 85}), []
+    with made(Answers(), *limits) as producer:
+        futures = [producer.submit_message_in_transaction(message) for _ in range(4)]
+        thread = threading.Thread(target=lambda: more.append(producer.submit_message_in_transaction(message)))
         thread.start()
         thread.join(0.1)
         assert thread.is_alive()
@@ -143,15 +144,14 @@ def test_too_many_wait_until_half_of_them_are_through(made, runtime):
 
 
 def test_close_wakes_who_waits_for_room(made, runtime):
-    producer = made(Answers(), limit=1)
+    producer = made(Answers(), 1)
     producer.submit_message_in_transaction(MESSAGE)
     errors = []
 
     def submit():
-        try:
+        with pytest.raises(UsageError) as refused:
             producer.submit_message_in_transaction(MESSAGE)
-        except UsageError as error:
-            errors.append(str(error))
+        errors.append(str(refused.value))
 
     thread = threading.Thread(target=submit)
     thread.start()
@@ -169,7 +169,7 @@ def test_a_listener_and_a_callback_may_submit_although_it_is_full(made, runtime)
             inner.append(producer.submit_message_in_transaction(MESSAGE))
         return COMMIT
 
-    with made(Answers(nested), limit=1) as producer:
+    with made(Answers(nested), 1) as producer:
         outer = producer.submit_message_in_transaction(MESSAGE, "outer")
         outer.add_done_callback(lambda _: inner.append(producer.submit_message_in_transaction(MESSAGE)))
         runtime.acknowledge()

@@ -11,7 +11,7 @@ PAUSE_S = 0.002
 #: Most attempts in flight. At 50,000 transactions a second these are the attempts of 40 ms. More would be slower: each
 #: takes about 4 KB beside its message, ten thousand do not fit into a processor's caches, and each cost a third more.
 MAX_NUMBER = 2_000
-#: Most bytes of values, so that large messages do not add up to gigabytes. At 10,000 a second of 1 KB, that is 6 s.
+#: Most bytes of messages, so that large messages do not add up to gigabytes. At 10,000 a second of 1 KB, that is 6 s.
 MAX_BYTES = 64 * 1024 * 1024
 
 

@@ -158,9 +158,8 @@ class Pipeline:
         self, sends: SendPath, transaction_id: str, message: Message, arg: Any, run: LocalTransaction
     ) -> Future[TransactionSendResult]:
         """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
-        size = len(message.value or b"")
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
-        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, run, future, size)
+        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, run, future, message.size)
         try:
             # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait forever.
             self._enter_flight(attempt)

@@ -85,10 +85,8 @@ class RealTopics:
         if known is None or known[1] == _UNKNOWN:
             return False
         rules = known[1]
-        if rules.largest_batch is not None:
-            size = len(message.value or b"") + message.key_and_headers_size
-            if size + _BATCH_BYTES > rules.largest_batch:
-                return True
+        if rules.largest_batch is not None and message.size + _BATCH_BYTES > rules.largest_batch:
+            return True
         if message.key is None and rules.wants_keys:
             return True
         if message.timestamp is None:

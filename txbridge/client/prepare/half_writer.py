@@ -157,8 +157,7 @@ class HalfWriter:
         if self._refusal:
             raise PrepareError(self._refusal)
         headers = headers_of(message, transaction_id, self._group, barrier_id)
-        size = len(message.value or b"") + message.key_and_headers_size
-        delivery = _HalfDelivery(self._on_delivery, transaction_id, size, on_done, deadline)
+        delivery = _HalfDelivery(self._on_delivery, transaction_id, message.size, on_done, deadline)
         try:
             self._wire.produce(self._topic, message.value, message.key, headers, delivery, half_partition)
         except KafkaException as failure:

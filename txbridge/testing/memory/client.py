@@ -174,8 +174,7 @@ class MemoryClient:
             headers = headers_of(sent, transaction_id, self.group, barrier_id)
             offset, born = broker.store_half(sent.key, sent.value, headers)
             self._crash_if_at(CrashPoint.PREPARED)
-            size = len(sent.value or b"") + sent.key_and_headers_size
-            on_done(Prepared(transaction_id, PARTITION, offset, born, size))
+            on_done(Prepared(transaction_id, PARTITION, offset, born, sent.size))
         else:
             error = KafkaError(MSG_TIMED_OUT)
             on_done(PrepareError(f"the half message was not acknowledged by Kafka: {_AWAY}", error))
