@@ -89,7 +89,7 @@ async def test_a_connection_without_traffic_is_closed_unless_it_waits_for_an_ans
 
 
 async def test_what_does_not_fit_into_memory_waits_until_something_is_answered() -> None:
-    handler = Handler(1_000)
+    handler = Handler(20_000)  # half is for requests that are coming; one of these takes 2 * 900 bytes and its objects
     first, _ = connected(handler)
     second, wire = connected(handler)
     gone, _ = connected(handler)
