@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import ConfigResource
 
 from tests.simulator.actors import Actor
 from tests.simulator.cluster import WANTS_KEYS

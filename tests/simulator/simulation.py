@@ -494,7 +494,7 @@ class Simulation:
             process.jump(milliseconds)
 
     def _mishap_brokers_clock(self) -> None:
-        """Let the brokers' clock step: ahead, further ahead, or back. Copies outlive it only by their number."""
+        """Let the brokers' clock step: ahead, further ahead, or back. A memory of one id would lose copies."""
         ahead = self.world.side(f"brokers' clock at {self.world.now}").choice((0, 50_000, 600_000, -50_000))
         if ahead != self.world.brokers_ahead and self.policy.recognise_at_least > 1:
             self.world.count("fault brokers' clock set")

@@ -195,7 +195,7 @@ class AsyncTransactionProducer(Generic[G]):
         if has_listener:
             await self._ask_barrier(sends)
         # A listener method that waited for a turn would wait for itself.
-        epoch = await self._turns.take_turn(message.size, waits=not is_called_by(self))
+        epoch = await self._turns.take_turn(size := message.size, waits=not is_called_by(self))
         left: list[asyncio.Future[Any]] = []
         try:
             sends.attempts.begin_attempt(transaction_id)
@@ -218,7 +218,7 @@ class AsyncTransactionProducer(Generic[G]):
 
             def over(_: object = None) -> None:
                 sends.finish_attempt(transaction_id)
-                self._turns.give_back(epoch, message.size)
+                self._turns.give_back(epoch, size)
 
             if left:
                 # Its thread still runs the local transaction. Until it is done a check must not ask, and close() waits.

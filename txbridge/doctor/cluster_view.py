@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+from confluent_kafka.admin import OffsetSpec
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import READER_GROUP, Names

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion  # type: ignore[attr-defined]  # it does not say that it exports them
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from txbridge.embedded.ports import HOST
 from txbridge.errors import EnvironmentProblemError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S

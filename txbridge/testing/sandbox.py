@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public there
+from confluent_kafka.admin import NewTopic
 
 from txbridge import operations
 from txbridge.client.listener import TransactionListener

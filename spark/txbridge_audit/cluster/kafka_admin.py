@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType  # type: ignore[attr-defined]  # public there, but re-exported without saying so
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.errors import CouldNotAuditError, ElectionError, KafkaAwayError

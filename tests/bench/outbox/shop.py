@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import make_url
 
 from tests.support.harness import eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import NewTopic
 from txbridge_rocketmq import topic_admin as module
 from txbridge_rocketmq.topic_admin import TopicAdmin
 from txbridge_rocketmq.topics import NoAnswerError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry

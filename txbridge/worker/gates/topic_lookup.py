@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation
 
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.errors import UNKNOWN_TOPIC
