@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
-# A shell makes background processes ignore Ctrl-C, and all processes that a test starts would inherit this.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell makes background processes ignore Ctrl-C, and nohup SIGHUP. All processes that a test starts would inherit
+# this, but no handler.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, lambda *_: None)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 #: No test begins after this moment (s since the epoch): .ci/run ends in time on a slow machine, too.
