@@ -48,8 +48,6 @@ LOOK = 0.25
 #: Seconds that a cut waits for open Kafka transactions. A worker's take milliseconds. One that is open longer must not
 #: delay the step: a later step judges the records that it hides.
 FOLLOW_SETTLE_TIMEOUT = 2.0
-#: Seconds between two writes of the ledger: each makes a file for every day.
-LEDGER_EVERY = 600.0
 #: Seconds between two steps while nothing is written. Time makes transactions overdue, and retention removes records.
 QUIET = 30.0
 
@@ -208,7 +206,7 @@ def _follow(
                 stop.wait(min(LOOK, interval))
                 continue
             began = now
-            into = ledger if last or now - steps.written_at > LEDGER_EVERY else None
+            into = ledger if last or steps.is_ledger_due(now) else None
             make = partial(steps.make_step, plan_at(int(now * 1000)), raise_all, ledger=into)
             step = until_leaders_stay(source.say, make)
             on_step(step)

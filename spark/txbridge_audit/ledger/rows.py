@@ -8,8 +8,8 @@ the part of it that logs show. `id_sha256` finds the row of a known id.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
+from operator import attrgetter
 from typing import Any
 
 from txbridge.core.names import short_id
@@ -22,6 +22,7 @@ from txbridge_audit.protocol.mentions import COMMIT, CopyMention, EndMention
 #: Number of decisions, copies and discards of one transaction that are kept: the first ones. A client that repeats a
 #: decision a million times must not make a row that nobody can hold. `entries` and `copies` count all of them.
 KEPT = 100
+_DAY = 24 * 3600 * 1_000_000
 
 LedgerRow = dict[str, Any]
 
@@ -59,7 +60,7 @@ def _transaction_row(verdict: Verdict) -> LedgerRow:
         "delivered_at": _time(committed_at),
         "decision_to_delivery_ms": case.delivery_latency,
         "entries": len(case.transaction.ends),
-        "decisions": [_decision(case, end) for end in sorted(case.transaction.ends, key=_place_of)[:KEPT]],
+        "decisions": [_decision(case, end) for end in sorted(case.transaction.ends, key=attrgetter("place"))[:KEPT]],
         "checks_sent": case.checks_sent,
         "held_since": _time(held_since),
         "held_ms": None if committed_at is None or held_since is None else committed_at - held_since,
@@ -98,10 +99,6 @@ def _decision(case: Case, end: EndMention) -> LedgerRow:
         "remark": end.remark_text,
         "ruling": case.ruling_of(end),
     }
-
-
-def _place_of(end: EndMention) -> tuple[int, int]:
-    return end.place
 
 
 def _delivered(copy: CopyMention) -> tuple[str, int, int]:
@@ -156,13 +153,13 @@ def phantom_row(copy: CopyMention) -> LedgerRow:
     }
 
 
-def _time(ms: int | None) -> dt.datetime | None:
+def _time(ms: int | None) -> int | None:
+    """Microseconds since 1970: Arrow takes 0.1 us for such a number, and 20 us for a datetime with its time zone."""
     # A record or a parked entry may state any number. That of another time has no column.
-    if ms is None or not 0 <= ms <= LAST_TIME:
-        return None
-    return dt.datetime.fromtimestamp(0, tz=dt.UTC) + dt.timedelta(milliseconds=ms)
+    return None if ms is None or not 0 <= ms <= LAST_TIME else ms * 1000
 
 
-def _day(ms: int | None) -> dt.date | None:
+def _day(ms: int | None) -> int | None:
+    """Days since 1970."""
     time = _time(ms)
-    return None if time is None else time.date()
+    return None if time is None else time // _DAY

@@ -214,15 +214,15 @@ class StateStore:
             self.touched.add(key_of(end))
         return ends
 
-    def transaction(self, key: Key) -> AuditedTransaction | None:
-        """The transaction at these coordinates; None when nothing mentions them any more."""
+    def transaction(self, key: Key, *, keep: bool = True) -> AuditedTransaction | None:
+        """The transaction at these coordinates, for a verdict (`keep`); None when nothing mentions them any more."""
         if key not in self._loaded:
             rows = self._database.execute("SELECT row FROM mention WHERE partition = ? AND half = ?", key)
             mentions = [from_row(json.loads(row)) for (row,) in rows]
             if not mentions:
                 return None
             transaction = transaction_of(mentions)
-            if len(self._loaded) >= MOST_LOADED:
+            if not keep or len(self._loaded) >= MOST_LOADED:
                 return transaction
             self._loaded[key] = transaction
         return self._loaded[key]
@@ -244,6 +244,10 @@ class StateStore:
             f"AND json_extract(row, '$[{_ID}]') = ?",
             (partition, identity),
         ).fetchall()
+
+    def count_unwritten(self) -> int:
+        """The number of those that were judged since the ledger was written."""
+        return int(self._database.execute("SELECT count(*) FROM verdict WHERE NOT written").fetchone()[0])
 
     def unwritten_ones(self) -> list[Key]:
         """Those that were judged since the ledger was written. From now on they count as written."""

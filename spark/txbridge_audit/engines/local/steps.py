@@ -45,6 +45,12 @@ _DOUBTFUL = frozenset(
 )
 
 
+#: Seconds between two writes of the ledger: each makes a file for every day.
+LEDGER_EVERY = 600.0
+#: Rows that wait no longer: no violation is raised while they are written, at some 80 us each.
+LEDGER_ROWS = 10_000
+
+
 class _StoredProofs:
     """Proofs that are looked up in the state when a rule asks for one: most steps ask for none."""
 
@@ -93,10 +99,10 @@ class LocalSteps:
         """Offsets of the violations topic below which no later step writes an alarm."""
         return _offsets(self._progress.get("alarms", ()))
 
-    @property
-    def written_at(self) -> float:
-        """When the ledger was last written, seconds since 1970."""
-        return float(self.state.read_fact("written_at", 0.0))
+    def is_ledger_due(self, now: float) -> bool:
+        """Whether a step that begins at `now` (seconds since 1970) is to write the ledger, if nobody asks for it."""
+        waited = now - float(self.state.read_fact("written_at", 0.0))
+        return waited > LEDGER_EVERY or self.state.count_unwritten() > LEDGER_ROWS
 
     def has_news(self) -> bool:
         """Whether since the last step a known topic was written to or deleted, or a check topic created."""
@@ -293,7 +299,7 @@ class LocalSteps:
         shutil.rmtree(unfinished, ignore_errors=True)
         ledger = ParquetLedger(unfinished)
         for key in self.state.unwritten_ones():
-            transaction = self.state.transaction(key)
+            transaction = self.state.transaction(key, keep=False)
             if transaction is not None:
                 ledger.take_verdict(judge(transaction, facts))
         for copy in self.state.take_phantoms():

@@ -13,13 +13,8 @@ from txbridge_audit.ledger.place import SUMMARY, ledger_exists
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.ledger.schema import SCHEMA, table_of
 
-_SQL_TYPES = {
-    "int32": "int",
-    "int64": "bigint",
-    "string": "string",
-    "date32[day]": "date",
-    "timestamp[us, tz=UTC]": "timestamp",
-}
+#: Those whose names differ.
+_SQL_TYPES = {"int32": "int", "int64": "bigint", "date32[day]": "date", "timestamp[us, tz=UTC]": "timestamp"}
 
 
 def _sql_type(kind: Any) -> str:
@@ -27,7 +22,7 @@ def _sql_type(kind: Any) -> str:
         return f"array<{_sql_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'{field.name}: {_sql_type(field.type)}' for field in kind)}>"
-    return _SQL_TYPES[str(kind)]
+    return _SQL_TYPES.get(str(kind), str(kind))
 
 
 #: The columns of ledger/schema.py as Spark declares them.
