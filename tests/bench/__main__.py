@@ -31,7 +31,6 @@ BENCHES = (
     "door",
     "outbox",
     "log_cost",
-    "replication",
     "rolling",
     "client",
     "later",
@@ -41,6 +40,7 @@ BENCHES = (
     "audit",
     "local",
     "follow",
+    "soak",
 )
 #: Options of the benches that `--quick` runs. Their ratios have a spread after a few short rounds.
 QUICK: dict[str, dict[str, object]] = {

@@ -1,9 +1,8 @@
 """Time in which `txbridge audit --follow` raises a violation: from the record until it is in the violations topic.
 
 The follower is a program of its own, so that its processor time and its memory are known. With `--rate`, legal
-transactions are written meanwhile, by this process. With `--minutes`, the measurement lasts that long. The memory at
-the beginning and at the end is reported, so that growth shows. The rate beside it is the written one, which is lower on
-a machine that is too small.
+transactions are written meanwhile, by this process. The rate beside it is the written one, which is lower on a machine
+that is too small. With `--minutes`, the measurement lasts that long.
 """
 
 from __future__ import annotations
@@ -58,41 +57,34 @@ OPTIONS = {
 def run(options: argparse.Namespace) -> dict[str, Any]:
     with EmbeddedKafka() as kafka:
         servers = kafka.bootstrap_servers
-        admin = AdminClient(quiet(servers))
-        admin.create_topics([NewTopic(_ALARMS, 1, 1)])[_ALARMS].result()
         writer = Writer(servers, _NAMESPACE, seed=1, batch=200)
         writer.create_topics()
         writer.more(_BEFORE)
         taken: list[float] = []
-        mib: list[float] = []
         written = [0]
-        alarms = _alarms(servers)
-        with _follower(servers, options.interval) as pid, beside(partial(_write, writer, options.rate, written)):
+        with (
+            follower(servers, _NAMESPACE, options.interval) as process,
+            beside(partial(_write, writer, options.rate, written)),
+        ):
+            alarms, pid = _alarms(servers), process.pid
             began, spent = time.monotonic(), 0.0
             while len(taken) < options.violations + _UNMEASURED or time.monotonic() - began < options.minutes * 60:
                 time.sleep(_BETWEEN)
                 taken.append(_measure_one(servers, writer.topics[0], len(taken), alarms))
-                mib.append(memory(pid) / 2**20)
-                say(f"violation {len(taken)}: {taken[-1]:.1f} s, {mib[-1]:,.0f} MiB, {written[0]:,} were written")
+                say(
+                    f"violation {len(taken)}: {taken[-1]:.1f} s, {memory(pid) / 2**20:,.0f} MiB, {written[0]:,} written"
+                )
                 if len(taken) == _UNMEASURED:
                     began, spent, written[0] = time.monotonic(), _cpu_seconds(pid), 0
             seconds = time.monotonic() - began
             cores = (_cpu_seconds(pid) - spent) / seconds
             peak = memory(pid, "VmHWM") / 2**20
-        alarms.close()
-    measured, mib = taken[_UNMEASURED:], mib[_UNMEASURED:]
+            alarms.close()
+    measured = taken[_UNMEASURED:]
     figures = {
         "s until raised": summary(measured),
         "s until raised, p90": summary([sorted(measured)[int(len(measured) * 0.9)]]),
-        **once(
-            {
-                "transactions a second beside it": written[0] / seconds,
-                "processors": cores,
-                "MiB at the beginning": mib[0],
-                "MiB at the end": mib[-1],
-                "MiB, peak": peak,
-            }
-        ),
+        **once({"transactions a second beside it": written[0] / seconds, "processors": cores, "MiB, peak": peak}),
     }
     return {
         "seconds_until_raised": taken,
@@ -106,11 +98,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def _follower(servers: str, interval: float) -> Iterator[int]:
-    """A follower that has made its first step: its process."""
+def follower(servers: str, namespace: str, interval: float = INTERVAL) -> Iterator[subprocess.Popen[bytes]]:
+    """A follower that has made its first step."""
+    admin = AdminClient(quiet(servers))
+    admin.create_topics([NewTopic(_ALARMS, 1, 1)])[_ALARMS].result()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report")
-        options = ["--bootstrap-servers", servers, "--namespace", _NAMESPACE, "--violations-topic", _ALARMS]
+        options = ["--bootstrap-servers", servers, "--namespace", namespace, "--violations-topic", _ALARMS]
         options += ["--ledger", str(Path(folder, "ledger")), "--report", str(report), "--interval", str(interval)]
         process = subprocess.Popen([*PROGRAM, "audit", *options, "--follow"], stdout=subprocess.DEVNULL)
         try:
@@ -119,7 +113,7 @@ def _follower(servers: str, interval: float) -> Iterator[int]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError("the follower made no step; its error stands above")
                 time.sleep(0.1)
-            yield process.pid
+            yield process
         finally:
             process.terminate()
             process.wait(_GIVE_UP)

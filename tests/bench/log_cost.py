@@ -9,7 +9,7 @@ from tests.bench.feed import PATIENCE_S
 from tests.bench.measure import Ratio, once
 from tests.bench.stand import standing
 from tests.support.harness import Bridge, eventually
-from tests.support.log_bytes import growth, log_bytes
+from tests.support.log_bytes import log_bytes
 from txbridge.embedded import EmbeddedKafka
 
 #: No message shall be checked twice (ms).
@@ -38,7 +38,7 @@ def _transactions(count: int, size: int) -> dict[str, float]:
         topics = stand.topics
         before = log_bytes(kafka, topics.values())
         stand.measure(stand.clients.pipelined, count, size)
-        written = growth(log_bytes(kafka, topics.values()), before)
+        written = log_bytes(kafka, topics.values()) - before
         each = {name: written[topic] / count for name, topic in topics.items()}
         return {"user": float(size + _KEY), **each, "all": sum(each.values())}
 
@@ -60,5 +60,5 @@ def _checks(count: int) -> dict[str, float]:
         before = log_bytes(kafka, topics.values())
         with bridge.member() as member:
             eventually(lambda: member.count == count, PATIENCE_S)
-        written = growth(log_bytes(kafka, topics.values()), before)
+        written = log_bytes(kafka, topics.values()) - before
         return {name: written[topic] / count for name, topic in topics.items()}
