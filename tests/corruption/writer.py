@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.corruption.kinds import COMMITTED, CORRUPT, LEGAL, ROLLED_BACK, Kind, Round
 from tests.support.harness import quiet
-from tests.support.message_frames import Framed, write
+from tests.support.message_frames import Framed, delivered_id, write
 from txbridge.core.names import Names
 
 PARTITIONS = 2
@@ -300,7 +300,7 @@ class Writer:
     def _part(self, partition: int, one: _Transaction, number: int) -> None:
         message = self._messages(one)[number - 1]
         ours = {
-            "UNIQ_KEY": one.id,
+            "UNIQ_KEY": delivered_id(one.id, one.kind.times),
             "TXB_HALF": f"{partition}:{one.half}",
             "TXB_MESSAGE": f"{number}/{one.kind.messages}",
         }

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from tests.integration.test_delays import Clock
-from tests.support.harness import ROLLBACK, Bridge, LocalOwner, Prepared, eventually
+from tests.support.harness import ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
 from tests.support.listeners import Commits
 from txbridge import (
     AsyncTransactionProducer,
@@ -43,7 +43,7 @@ def producer_of(bridge: Bridge, group: str = "group") -> TransactionProducer:
 
 
 def send(producer: TransactionProducer, topic: str, value: bytes, delay: timedelta = HOUR) -> TransactionSendResult:
-    return producer.send_later(Message(topic, value, delay=delay))
+    return producer.send_later(Message(topic, value, key=value, delay=delay))
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def serving(bridge: Bridge, **options: object) -> Iterator[list[LocalOwner]]:
 def test_a_scheduled_message_is_cancelled_and_never_delivered(bridge: Bridge) -> None:
     topic, clock = bridge.create_topic("real"), Clock()
     with serving(bridge, outside=clock), producer_of(bridge) as producer:
-        # Enough for both half partitions.
+        # Their keys are of both half partitions.
         kept, *cancelled = (send(producer, topic, b"%d" % number) for number in range(6))
         assert {one.half_partition for one in cancelled} == {0, 1}
         assert [producer.cancel(one, "the customer has paid").outcome for one in cancelled[:3]] == [CANCELLED] * 3
@@ -127,6 +127,13 @@ def test_of_several_messages_the_rest_is_cancelled_and_the_number_told(bridge: B
         messages = [Message(now_topic, b"1"), Message(later, b"2", delay=HOUR), Message(now_topic, b"3")]
         sent = producer.send_messages_in_transaction(messages)
         bridge.wait_visible(now_topic, [b"1", b"3"])
+        # What its readers know is no right, with whatever source.
+        seen = dict(bridge.read(now_topic)[0].headers() or ())["UNIQ_KEY"].decode()
+        assert producer.cancel(seen, "theirs").outcome is CancelOutcome.NOT_FOUND
+        forged = Prepared(sent.half_partition, sent.half_offset, seen)
+        for source in ("abandon", "cancel"):
+            bridge.decide(forged, UNKNOWN, source=source)
+        assert read_history(bridge.connection(), seen).short_id == sent.transaction_id[:8]
         results = [producer.cancel(one, "paid") for one in (sent.transaction_id, sent)]
         assert [(one.outcome, one.delivered) for one in results] == [(CANCELLED, 2)] * 2
     assert bridge.visible(later) == {}

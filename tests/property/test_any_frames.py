@@ -8,6 +8,7 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.message_frames import delivered_id
 from txbridge.core import names
 from txbridge.core.half_copies import delivered_copies
 from txbridge.core.half_message import half_headers, parse_half
@@ -89,7 +90,8 @@ def test_all_messages_are_delivered_in_their_order(messages):
     first = messages[0]
     ours = half_headers([], transaction_id="A" * 32, group="g", real_topic=first.topic, messages=len(messages))
     half = parse_half(3, 77, first.key, encode_frames(messages), ours, Names())
-    ours = [("UNIQ_KEY", b"A" * 32), ("TXB_HALF", b"1:3")]
+    identity = delivered_id("A" * 32, [one.deliver_at or -1 for one in messages])
+    ours = [("UNIQ_KEY", identity.encode()), ("TXB_HALF", b"1:3")]
     assert list(delivered_copies(half, 1)) == [
         (
             *(3, one.topic, one.value, one.key, -1 if one.partition is None else one.partition),

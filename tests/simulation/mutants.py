@@ -281,6 +281,12 @@ def what_is_abandoned_is_not_told() -> None:
 
 
 @planted
+def a_delivered_id_still_decides() -> None:
+    """Messages that are delivered first carry the id that decides about the others."""
+    half_message.HalfMessage.delivered_id = half_message.HalfMessage.transaction_id
+
+
+@planted
 def copies_are_messages() -> None:
     """A half message that its producer has sent twice counts as two messages."""
     HalfQueue.note_id = lambda _self, _half: None

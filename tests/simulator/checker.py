@@ -18,6 +18,7 @@ from tests.simulator.partition_log import Stored
 from tests.simulator.transactional_sender import STRANGER
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
+from tests.support.message_frames import delivered_id
 from txbridge.core.names import Names
 
 #: A greatest age that is shorter than a run (ms).
@@ -268,7 +269,8 @@ class Checker:
                 before = half.delivered | found.get(offset, set())
                 self._require(message not in before, "P3", f"{name} was delivered twice")
                 found.setdefault(offset, set()).add(message)
-                same = _is_copy(half, message, topic, place, stored) and headers["UNIQ_KEY"] == half.headers["UNIQ_KEY"]
+                identity = delivered_id(half.headers["UNIQ_KEY"], half.times)
+                same = _is_copy(half, message, topic, place, stored) and headers["UNIQ_KEY"] == identity
                 self._require(same, "P1", f"{name} was delivered as something else, to {place}")
         finished = set()
         for offset, messages in found.items():

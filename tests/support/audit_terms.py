@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.support.message_frames import Framed, write
+from tests.support.message_frames import Framed, delivered_id, write
 from txbridge.core.names import Names
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -171,7 +171,7 @@ class Log(ABC):
         found = []
         for number, one in enumerate(self.messages(half.topics), 1):
             ours = {
-                "UNIQ_KEY": half.id,
+                "UNIQ_KEY": delivered_id(half.id, half.times),
                 "TXB_HALF": f"{half.partition}:{half.offset}",
                 "TXB_MESSAGE": f"{number}/{len(half.topics)}",
             }

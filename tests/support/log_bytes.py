@@ -24,8 +24,7 @@ def batches(kafka: EmbeddedKafka, topic: str) -> int:
     found = 0
     for segment in Path(kafka.data_dir).rglob(f"{topic}-[0-9]*/*.log"):
         data, at = segment.read_bytes(), 0
-        # In Kafka's record format each batch begins with its first offset and the length of the rest after these 12
-        # bytes.
+        # A batch begins with its first offset, and the length of the rest behind these 12 bytes.
         while at + 61 <= len(data):
             found += 1
             at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")

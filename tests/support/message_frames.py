@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 Pairs = list[tuple[str, bytes | None]]
 
@@ -39,6 +41,11 @@ def write(messages: list[Framed]) -> bytes:
         for name, text in one.headers:
             value += data(name.encode()) + data(text)
     return value
+
+
+def delivered_id(transaction_id: str, times: Iterable[int]) -> str:
+    """The UNIQ_KEY of delivered messages that name these times (-1: none)."""
+    return transaction_id if len({*times}) < 2 else sha256(transaction_id.encode()).hexdigest()[:32].upper()
 
 
 def read(value: bytes, count: int) -> list[Framed] | None:

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import pytest
@@ -73,9 +73,7 @@ class Door(workers.WorkerProcess):
         self.grpc_port = started.get("grpc_port")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self.stop()
         if error is not None:
             print(f"--- log of the door ---\n{self.log[-6000:]}")

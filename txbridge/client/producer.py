@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
@@ -365,7 +364,5 @@ class TransactionProducer(Generic[G]):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -31,14 +31,14 @@ def parse_coordinates(text: str) -> tuple[int, int]:
 def delivered_copies(half: HalfMessage, partition: int, due: Collection[int] | None = None) -> Iterator[Copy]:
     """Records that a commit delivers: one, or those of several messages of the transaction, in their order.
 
-    `due`: indices of the messages, if these are not all of them. The records have the user's headers, the transaction
-    id and the half coordinates.
+    `due`: indices of the messages, if these are not all of them. The records have the user's headers, an id and the
+    half coordinates.
     """
-    transaction_id = (names.UNIQ_KEY, half.transaction_id.encode())
+    identity = (names.UNIQ_KEY, half.delivered_id.encode())
     where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
     if half.messages is None:
         to = -1 if half.real_partition is None else half.real_partition
-        headers = [*half.users, transaction_id, where]
+        headers = [*half.users, identity, where]
         yield half.offset, half.real_topic, half.value, half.key, to, half.delivered_timestamp, headers
         return
     messages = half.framed
@@ -46,7 +46,7 @@ def delivered_copies(half: HalfMessage, partition: int, due: Collection[int] | N
         if due is not None and index not in due:
             continue
         topic, key, value, users, real_partition, timestamp, _ = message
-        headers = [*users, transaction_id, where, number]
+        headers = [*users, identity, where, number]
         to, when = -1 if real_partition is None else real_partition, half.born if timestamp is None else timestamp
         yield half.offset, topic, value, key, to, when, headers
 

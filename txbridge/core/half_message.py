@@ -77,6 +77,11 @@ class HalfMessage(NamedTuple):
         return parse_frames(self.value, self.messages or 0)
 
     @property
+    def delivered_id(self) -> str:
+        """The id of its delivered messages. Readers of the first ones must not decide about the others."""
+        return self.transaction_id if self.last_time is None else names.delivered_id(self.transaction_id)
+
+    @property
     def delivered_timestamp(self) -> int:
         """The user's timestamp, else the time of birth: a message that had to wait does not look younger than it is."""
         return self.born if self.user_timestamp is None else self.user_timestamp

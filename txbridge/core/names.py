@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 
 #: Kafka's headers: an ordered list in which a name may repeat and a value may be null.
 Headers = Sequence[tuple[str, bytes | None]]
@@ -125,6 +126,14 @@ def is_barrier_id(text: str) -> bool:
 def is_reply_name(text: str) -> bool:
     """Whether this can be the name that a client gives to the reply to an END record."""
     return _SHORT_NAME.match(text) is not None
+
+
+def delivered_id(transaction_id: str) -> str:
+    """The id of delivered messages while others of their transaction wait: it is no right to decide these.
+
+    Of the same form as a transaction id.
+    """
+    return sha256(transaction_id.encode()).hexdigest()[:32].upper()
 
 
 def short_id(transaction_id: str) -> str:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from txbridge.deadline import Deadline
@@ -242,9 +241,7 @@ class EmbeddedKafka:
     def __enter__(self) -> Self:
         return self if self.is_running() else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _first_node(self) -> Node:

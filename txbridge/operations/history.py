@@ -152,7 +152,7 @@ def _find_id(connection: Connection, target: str) -> tuple[HalfMessage, int]:
     found = dict[str, tuple[HalfMessage, int]]()
     for half, partition in _with_id(connection, target):
         found.setdefault(half.transaction_id, (half, partition))
-        if half.transaction_id == target:
+        if target in {half.transaction_id, half.delivered_id}:
             break
     if (one := only_one([*found.values()], target, lambda it: f"{it[1]}:{it[0].offset}")) is not None:
         return one
@@ -161,13 +161,14 @@ def _find_id(connection: Connection, target: str) -> tuple[HalfMessage, int]:
 
 
 def _with_id(connection: Connection, begin: str) -> Iterator[tuple[HalfMessage, int]]:
-    """The half messages whose id begins so, and their partitions."""
-    deadline, wanted = Deadline(SEARCH_TIMEOUT_S), begin.encode()
+    """The half messages whose id, or that of their delivered messages, begins so, and their partitions."""
+    deadline = Deadline(SEARCH_TIMEOUT_S)
     for partition in range(connection.partitions):
         for record in _records(connection, connection.names.half, partition, 0, None):
-            if (dict(copyable_headers(record)).get(header_names.UNIQ_KEY) or b"").startswith(wanted):
-                with suppress(MalformedRecordError):
-                    yield to_half(record, connection.names), partition
+            with suppress(MalformedRecordError):
+                half = to_half(record, connection.names)
+                if half.transaction_id.startswith(begin) or half.delivered_id.startswith(begin):
+                    yield half, partition
             if deadline.is_over:
                 raise EnvironmentProblemError(
                     f"HALF could not be searched for {short_id(begin)}... within {SEARCH_TIMEOUT_S:g} s: give "

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -76,9 +75,7 @@ class Sandbox:
         self._connection = Connection.open(load_settings(flags, environ={}))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Producers first: they may still be sending decisions. Topics last: a worker would create its own again.
         with ExitStack() as after:
             after.callback(self._delete_all_topics)

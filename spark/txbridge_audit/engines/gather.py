@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from txbridge.core.names import Names
+from txbridge.core.names import Names, delivered_id
 from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
@@ -19,7 +19,7 @@ from txbridge_audit.cluster.reader import read
 from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
 from txbridge_audit.protocol import client_records
-from txbridge_audit.protocol.mentions import HalfMention, UnreadableMention
+from txbridge_audit.protocol.mentions import UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
@@ -302,25 +302,24 @@ def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]
     for key, end in end_of.items():
         if end_starts.get(end, 1) > 0:
             edges[key[1]] = max(starts[key], edges.get(key[1], 0))
-    named: set[HalfIdentity] = named_identities_of(read(source.settings, ranges(end_starts, end_ends), committed=True))
+    named = named_identities_of(read(source.settings, ranges(end_starts, end_ends), committed=True))
     return OtherNamespaces(halves, named, edges)
 
 
-def identities_of(records: Iterable[KafkaRecord]) -> set[tuple[int, int, str]]:
-    """Half partition, offset and id of the half messages in these records of HALF."""
-    return {_identity(half) for half in map(client_records.half_mention, records) if half.id is not None}
+def identities_of(records: Iterable[KafkaRecord]) -> set[HalfIdentity]:
+    """Those of the half messages in these records of HALF."""
+    halves = map(client_records.half_mention, records)
+    return {(half.partition, half.half, half.delivered_id) for half in halves if half.delivered_id is not None}
 
 
-def _identity(half: HalfMention) -> tuple[int, int, str]:
-    return half.partition, half.half, str(half.id)
-
-
-def named_identities_of(records: Iterable[KafkaRecord]) -> set[tuple[int, int, str]]:
-    """Half partition, offset and id of the half messages that these records of END name."""
+def named_identities_of(records: Iterable[KafkaRecord]) -> set[HalfIdentity]:
+    """Those of the half messages that these records of END name."""
     return {
-        (end.partition, end.half, end.id)
+        (end.partition, end.half, identity)
         for found in map(client_records.end_mentions, records)
         if not isinstance(found, UnreadableMention)
         for end in found
         if end.half is not None
+        # END does not say whether its messages had times.
+        for identity in (end.id, delivered_id(end.id))
     }

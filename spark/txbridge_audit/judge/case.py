@@ -169,12 +169,8 @@ class Case(DeliveredCase):
     @lazy
     def strays(self) -> list[CopyMention]:
         """The records below the earlier cut that claim these coordinates, and match no valid half message."""
-        message = self.message
-        return [
-            copy
-            for copy in self.transaction.copies
-            if self.is_before(copy) and (message is None or copy.id != message.id)
-        ]
+        copies = [copy for copy in self.transaction.copies if self.is_before(copy)]
+        return copies if self.message is None else [copy for copy in copies if copy.id != self.message.delivered_id]
 
     @lazy
     def is_topic_there(self) -> bool:

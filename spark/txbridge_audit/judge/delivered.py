@@ -82,7 +82,7 @@ class DeliveredCase(DecidedCase):
         home: list[CopyMention] = []
         foreign: list[CopyMention] = []
         for copy in self.transaction.copies:
-            if copy.id == message.id:
+            if copy.id == message.delivered_id:
                 asked = self.message_of(copy)
                 (home if asked is not None and copy.topic == asked.topic else foreign).append(copy)
         return home, foreign

@@ -14,7 +14,7 @@ from txbridge_audit.judge.findings import HALF_GONE, HALF_GONE_ELSEWHERE, OTHER_
 from txbridge_audit.judge.violations import PHANTOM
 from txbridge_audit.protocol.mentions import CopyMention
 
-#: Half partition, half offset, transaction id.
+#: Half partition, half offset, and the id of the delivered messages.
 HalfIdentity = tuple[int, int, str]
 
 

@@ -15,6 +15,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from txbridge.core.names import delivered_id
+
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 #: The sources of an END that a person sends.
 BY_OPERATOR = frozenset({"operator", "resume", "abandon"})
@@ -71,6 +73,13 @@ class HalfMention(Mention):
     dated: int = 0
     #: Several messages in their order; None for a single one.
     parts: tuple[MessagePart, ...] | None = None
+
+    @property
+    def delivered_id(self) -> str | None:
+        """The id of its visible records: not its own, if its messages name different times."""
+        if self.id is None or len({part.deliver_at for part in self.parts or ()}) < 2:
+            return self.id
+        return delivered_id(self.id)
 
     @property
     def messages(self) -> tuple[MessagePart, ...]:

@@ -233,16 +233,6 @@ def test_garbage_in_the_immunity_time_is_for_the_check_policy_to_judge():
     assert parse(changed("CHECK_IMMUNITY_TIME_IN_SECONDS", b"5.5")).immunity == "5.5"
 
 
-def test_the_reader_of_the_real_topic_sees_the_users_headers_and_two_of_ours():
-    assert next(delivered_copies(parse(MOST), 7))[-1] == [
-        ("trace", b"1"),
-        ("trace", None),
-        ("blob", b"\xff\x00"),
-        ("UNIQ_KEY", b"0123456789ABCDEF0123456789ABCDEF"),
-        ("TXB_HALF", b"7:5"),
-    ]
-
-
 def test_the_delivered_timestamp_is_the_users_or_that_of_birth():
     assert parse(MOST).delivered_timestamp == 1_700_000_000_000
     assert parse(LEAST).delivered_timestamp == 1_000

@@ -10,7 +10,6 @@ from tests.support.partition_builder import COMMIT, Partition, end, entry, offse
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.fresh_halves import read_plain
-from txbridge.core.half_copies import delivered_copies
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
@@ -87,17 +86,6 @@ def test_a_half_message_names_the_topics_of_all_of_its_messages():
     half = half_of(FIRST + SECOND)
     assert (half.messages, half.real_topic, half.framed) == (2, "orders,stock", MESSAGES)
     assert (half.real_partition, half.user_timestamp, half.users) == (None, None, [])
-
-
-def test_all_are_delivered_in_order_each_with_its_number():
-    first, second = delivered_copies(half_of(FIRST + SECOND), 2)
-    ours = [("UNIQ_KEY", ID.encode()), ("TXB_HALF", b"2:5")]
-    assert first == (
-        *(5, "orders", b"v1", b"k1", 3, 1_700_000_000_123),
-        [("trace", b"00"), ("empty", None), *ours, ("TXB_MESSAGE", b"1/2")],
-    )
-    # Without a time of its own it has the half message's.
-    assert second == (5, "stock", None, None, -1, 1_000, [*ours, ("TXB_MESSAGE", b"2/2")])
 
 
 def test_a_timestamp_of_zero_counts_as_absent():

@@ -20,12 +20,13 @@ def documented(role: Role) -> list[Right]:
     found = []
     for line in (ROOT / "docs" / "security.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 6 or cells[0] != role.value:
+        if len(cells) != 5 or cells[0] != role.value:
             continue
         name = cells[2].strip("`").replace("<ns>.", "staging.")
         name = name.replace("<group>", "orders").replace("<real topic>", "orders.placed")
-        operations = tuple(operation.strip() for operation in cells[4].split(","))
-        found.append(Right(ResourceKind[cells[1]], name, Pattern[cells[3].upper()], operations))
+        pattern = Pattern.PREFIXED if name.endswith("*") else Pattern.LITERAL
+        operations = tuple(operation.strip() for operation in cells[3].split(","))
+        found.append(Right(ResourceKind[cells[1]], name.rstrip("*"), pattern, operations))
     return found
 
 

@@ -100,6 +100,8 @@ def test_a_half_message_of_several_with_different_times() -> None:
         FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000),
     ]
     assert (half.framed, half.deliver_at, half.last_time) == (messages, None, 1_700_000_020_000)
+    # Their readers learn another id: `printf FEDCBA9876543210FEDCBA9876543210 | sha256sum`, the first 32 digits.
+    assert {dict(copy[-1])["UNIQ_KEY"] for copy in delivered_copies(half, 2)} == {b"1BDBBBCD801AA342F9F565CF30972B3B"}
     written = half_headers([], transaction_id=SECOND, group="orders", real_topic="orders.placed", messages=2)
     assert (encode_frames(messages), written) == (golden.value, golden.headers)
 

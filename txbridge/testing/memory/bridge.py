@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, NoReturn, Self, cast
 
 from confluent_kafka import Message
@@ -63,9 +62,7 @@ class MemoryBridge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
         BRIDGES[self.bootstrap_servers] = _refuse_client
 

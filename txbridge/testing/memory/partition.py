@@ -120,10 +120,6 @@ class MemoryPartition:
         partitions = sorted(partition for name, partition in self._topics if name == topic)
         return [message for partition in partitions for message in self._topics[topic, partition]]
 
-    @property
-    def discard_topic(self) -> str:
-        return self._names.discard
-
     # --- the worker -------------------------------------------------------------------------------------------------
 
     def run_turns(self, now: int, is_alive: Callable[[str], bool]) -> list[Message]:
