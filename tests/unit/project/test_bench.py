@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from tests.bench.measure import PER_SECOND, Ratio, by_turns
 from tests.bench.outbox import faults
 from tests.bench.rolling import longest_pause
 from tests.bench.stages import Times, stages
-from tests.support.source import ROOT
 
 RATIO = {"value": 5.2, "least": 5.0, "most": 5.5, "goal": "at least 5", "met": True}
 ABOUT = {"environment": {"python": "3.11.2"}, "versions": {"commit": "abc"}}
@@ -140,9 +138,3 @@ def test_a_quick_run_takes_every_bench_with_ratios_and_each_knows_its_options(tm
     monkeypatch.undo()
     for name, quick in program.QUICK.items():
         assert quick.keys() <= importlib.import_module(f"tests.bench.{name}").OPTIONS.keys(), name
-
-
-def test_the_page_lists_every_bench():
-    section = (ROOT / "docs/performance.md").read_text().partition("## Measure it\n")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    assert sorted(listed) == sorted(program.BENCHES)
