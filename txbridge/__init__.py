@@ -46,29 +46,22 @@ __all__ = [
 #: Module of each public name, relative to this package. A name is imported on its first use, because commands of the
 #: CLI and the pure core need neither librdkafka nor the client.
 _HOMES = {
-    "AsyncTransactionListener": "client.async_listener",
-    "AsyncTransactionProducer": "client.async_producer",
-    "AsyncTransactionSendResult": "client.result",
-    "CancelOutcome": "client.cancel_result",
-    "CancelResult": "client.cancel_result",
-    "ClientMetrics": "client.metrics",
-    "Committed": "client.answers",
-    "DecidedBy": "client.answers",
-    "EndTransactionError": "client.errors",
-    "EnvironmentProblemError": "errors",
-    "KafkaUnreachableError": "errors",
-    "LayoutError": "topics.verify",
-    "LocalTransactionState": "client.answers",
-    "Message": "client.message",
-    "MessageExt": "client.message",
-    "PrepareError": "client.errors",
-    "Rollback": "client.answers",
-    "SendStatus": "client.answers",
-    "TransactionListener": "client.listener",
-    "TransactionProducer": "client.producer",
-    "TransactionSendResult": "client.result",
-    "TxBridgeError": "errors",
-    "UsageError": "errors",
+    name: home
+    for home, names in {
+        "client.answers": "Committed DecidedBy LocalTransactionState Rollback SendStatus",
+        "client.async_listener": "AsyncTransactionListener",
+        "client.async_producer": "AsyncTransactionProducer",
+        "client.cancel_result": "CancelOutcome CancelResult",
+        "client.errors": "EndTransactionError PrepareError",
+        "client.listener": "TransactionListener",
+        "client.message": "Message MessageExt",
+        "client.metrics": "ClientMetrics",
+        "client.producer": "TransactionProducer",
+        "client.result": "AsyncTransactionSendResult TransactionSendResult",
+        "errors": "EnvironmentProblemError KafkaUnreachableError TxBridgeError UsageError",
+        "topics.verify": "LayoutError",
+    }.items()
+    for name in names.split()
 }
 
 if not TYPE_CHECKING:  # else a type checker would accept any name as an attribute of this module

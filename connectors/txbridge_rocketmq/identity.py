@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 
@@ -88,11 +87,6 @@ def own_fingerprint(
         if hmac.compare_digest(make(secret, group, uniq_key, fingerprint), transaction):
             return fingerprint
     return None
-
-
-def new_uniq_key() -> str:
-    """Make a UNIQ_KEY for a message without one, as a broker of RocketMQ does."""
-    return secrets.token_hex(16).upper()
 
 
 def half_partition(transaction: str, key: bytes | None, partitions: int) -> int:

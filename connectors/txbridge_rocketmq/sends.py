@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
@@ -290,7 +291,7 @@ class Sends:
 def _uniq_key_of(send: SendRequest) -> str:
     """The client's id of the message. A message without one gets one, as from a broker of RocketMQ."""
     if not send.properties.get(UNIQ_KEY):
-        send.properties[UNIQ_KEY] = identity.new_uniq_key()
+        send.properties[UNIQ_KEY] = secrets.token_hex(16).upper()
     return send.properties[UNIQ_KEY]
 
 

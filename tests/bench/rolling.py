@@ -153,7 +153,8 @@ class _Rolling:
 
     def _wait_ready(self, place: int) -> None:
         """Wait until /readyz answers 200, as docs/health.md describes."""
-        eventually(lambda: _is_ready(self._ports[place]), 60, lambda: self._workers[place].log[-3_000:])
+        address = f"http://127.0.0.1:{self._ports[place]}/readyz"
+        eventually(lambda: http.ask_if_there(address, 2).status == 200, 60, lambda: self._workers[place].log[-3_000:])
 
     def restart_both(self) -> list[_Step]:
         return [step for place in range(2) for step in self._restart(place)]
@@ -175,10 +176,6 @@ class _Rolling:
         step.took = time.monotonic() - step.begin
         time.sleep(_CALM_S)
         step.end = time.monotonic()
-
-
-def _is_ready(port: int) -> bool:
-    return http.ask_if_there(f"http://127.0.0.1:{port}/readyz", 2).status == 200
 
 
 # --- the pauses -------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Stages:
     def between(self, half_offsets: Sequence[int], decided: Sequence[float], seen: Sequence[float]) -> Found:
         """Stages of these committed transactions, by half offset, times of decision and of visibility (monotonic)."""
         ends = self._append_times(self._bridge.names.end, _entries_of_end)
-        ops = self._append_times(self._bridge.names.op, _entries_of_op)
+        ops = self._append_times(self._bridge.names.op, lambda value: map(int, value.split(b",")))
         parts = stages(
             [
                 Times(since, ends[offset], ops[offset], at)
@@ -67,10 +67,6 @@ class Stages:
 
 def _entries_of_end(value: bytes) -> Iterable[int]:
     return (int(line.split(b",", 1)[0]) for line in value.split(b"\n"))
-
-
-def _entries_of_op(value: bytes) -> Iterable[int]:
-    return map(int, value.split(b","))
 
 
 class Times(NamedTuple):

@@ -38,7 +38,9 @@ class _Side:
             if self.name == "txbridge" and scenario.only_rocketmqs_client:
                 continue
             self.played[scenario.name] = outcome = self._play(scenario)
-            shown = repr(outcome) if isinstance(outcome, Exception) else _shown(outcome)
+            shown = repr(outcome)
+            if not isinstance(outcome, Exception):
+                shown = "; ".join(f"{name}: {fate}" for name, fate in outcome.items())
             print(f"{time.strftime('%H:%M:%S')} {self.name}: {scenario.name}: {shown}", file=sys.stderr, flush=True)
 
     def _play(self, scenario: Scenario) -> Mapping[str, Fate] | Exception:
@@ -94,7 +96,3 @@ def compare(
         errors = "; ".join(filter(None, (error, own_error)))
         results.append(Result(scenario.name, name, side, their, our, expected, verdict, errors))
     return results
-
-
-def _shown(fates: Mapping[str, Fate]) -> str:
-    return "; ".join(f"{name}: {fate}" for name, fate in fates.items())

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
+from txbridge_audit.audit import AuditEngine, run_audit
+from txbridge_audit.errors import CouldNotAuditError
 
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, LocalOwner, eventually
 from txbridge.core.checkpoint import offset_headers, op_headers
@@ -23,7 +25,7 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.failpoints import fault_point
 from txbridge.kafka import partition_reader
 from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.failures import IndefiniteError
+from txbridge.kafka.failures import IndefiniteError, TakeOverRefusedError
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.reading import read_view
 from txbridge.worker import partitions
@@ -254,6 +256,25 @@ def test_a_takeover_refuses_a_log_that_begins_above_what_is_needed(used: Bridge,
     used.delete_records(topic, 0, wanted + 1)
     begins = f"begins at offset {wanted + 1}, above offset {wanted} that is still needed"
     _acknowledge(used, _expect_refusal(used, topic, begins, "txbridge acknowledge 0"))
+
+
+@pytest.mark.parametrize("short", ["half", pytest.param("end", marks=pytest.mark.long)])
+def test_records_that_nobody_can_read_are_named_and_an_operator_passes_them(used: Bridge, short: str) -> None:
+    topic, stored = getattr(used.names, short), list[int]()
+    used.alter_topic(topic, compression_type="producer")
+    client = Producer(
+        {"bootstrap.servers": used.bootstrap_servers, "compression.type": "zstd", "message.max.bytes": 10**9}
+    )
+    client.produce(topic, bytes(10**8), partition=0, on_delivery=lambda _, one: stored.append(one.offset() or 0))
+    client.flush(60)
+    refused = _expect_refusal(used, f"{topic}[0] has records that nobody can read", f"message at {stored[0]} of")
+    with pytest.raises(TakeOverRefusedError, match="nobody can read"):
+        read_view(used.connection(), 0)
+    with pytest.raises(CouldNotAuditError, match="nobody can read"):
+        run_audit(used.bootstrap_servers, namespace=used.namespace, engine=AuditEngine.LOCAL)
+    used.delete_records(topic, 0, stored[0] + 1)
+    refused.wait_error("txbridge acknowledge 0")
+    _acknowledge(used, refused)
 
 
 @pytest.mark.parametrize("short", ["half", *(pytest.param(short, marks=pytest.mark.long) for short in ("end", "op"))])

@@ -118,10 +118,6 @@ def test_p8_a_topic_that_is_gone_costs_the_others_no_kafka_transactions(streams)
     assert len(small.visible("orders")) == 1_000
 
 
-def _decide_one(stream: Stream) -> None:
-    stream.decide()
-
-
 def _decide_many_unheard(stream: Stream) -> None:
     """Faust tells of the last one alone. So the worker reads END itself, in several Kafka transactions."""
     for _ in range(4_500):
@@ -139,7 +135,7 @@ def _decide_one_and_then_many(stream: Stream) -> None:
         stream.decide(ROLLBACK)
 
 
-@pytest.mark.parametrize("decide", [_decide_one, _decide_many_unheard, _decide_one_and_then_many])
+@pytest.mark.parametrize("decide", [Stream.decide, _decide_many_unheard, _decide_one_and_then_many])
 def test_after_a_quiet_time_and_with_a_full_transaction_nothing_rests(streams, decide: Callable[[Stream], None]):
     times = []
     for interval in (0, 1_000):

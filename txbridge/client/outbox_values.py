@@ -114,15 +114,12 @@ def decode_headers(text: str) -> list[tuple[str, str | bytes | None]]:
         return []
     if isinstance(found, dict):
         return [(name, _decode(value)) for name, value in found.items()]
-    if not isinstance(found, list) or not all(_is_pair(pair) for pair in found):
+    pairs = found if isinstance(found, list) else [None]
+    if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         raise UsageError(
             'the headers are neither an object nor pairs as in [["name", "text"], ["name", {"base64": "AA=="}]]'
         )
     return [(name, _decode(value)) for name, value in found]
-
-
-def _is_pair(pair: object) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
 
 
 def _decode(value: object) -> str | bytes | None:

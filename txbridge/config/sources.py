@@ -108,10 +108,6 @@ def _flag(name: str) -> str:
     return _BY_NAME[name].flag if name in _BY_NAME else f"--{name.replace('_', '-')}"
 
 
-def _variable(name: str) -> str:
-    return ENVIRONMENT_PREFIX + name.upper()
-
-
 def load_settings(
     flags: Mapping[str, Any], config_file: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> WorkerSettings:
@@ -124,7 +120,7 @@ def load_settings(
     problems: list[str] = []
     if config_file is None and environ.get(CONFIG_FILE_VARIABLE):
         config_file = Path(environ[CONFIG_FILE_VARIABLE])
-    layers = [_Layer(_flag), _Layer(_variable)]
+    layers = [_Layer(_flag), _Layer(lambda name: ENVIRONMENT_PREFIX + name.upper())]
     layers[0].take_values({name: value for name, value in flags.items() if value is not None}, problems)
     layers[1].take_values(_environment(environ, problems), problems)
     if config_file is not None:

@@ -60,7 +60,8 @@ def workers(view: ClusterView, groups: Mapping[str, Any]) -> Iterator[Finding]:
             Check.WORKERS, f"{text}, {idle} of them without a partition", "they take over when another one is lost"
         )
     else:
-        yield ok(Check.WORKERS, f"{text}, and they have {_all(view)}")
+        all_of_them = "the only partition" if view.partitions == 1 else f"all {view.partitions} partitions"
+        yield ok(Check.WORKERS, f"{text}, and they have {all_of_them}")
 
 
 def _partitions(member: Any, end: str) -> set[int]:
@@ -227,10 +228,6 @@ def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
         )
     if not (backlog.held or backlog.discarded or backlog.overdue or backlog.undelivered or backlog.unread):
         yield ok(Check.BACKLOG, f"{backlog.pending.total()} undecided, none overdue, none held, none discarded")
-
-
-def _all(view: ClusterView) -> str:
-    return "the only partition" if view.partitions == 1 else f"all {view.partitions} partitions"
 
 
 def _grant(kind: str, name: str) -> str:

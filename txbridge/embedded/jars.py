@@ -58,11 +58,6 @@ class _StoppedError(Exception):
     """The fetch was given up: a transfer that goes on in its thread ends at its next piece."""
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Console) -> None:
     """Fill the empty `folder` with these jars of `what`, as in "Kafka 4.3.1", or raise.
 
@@ -80,7 +75,9 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
         task = progress.add_task("fetching", total=total)
         _transfer(folder, jars, what, address, opener, lambda size: progress.advance(task, size))
     for one in jars:
-        if (found := sha256_of(folder / one.file_name)) != one.sha256:
+        with (folder / one.file_name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != one.sha256:
             raise EnvironmentProblemError(
                 f"the repository delivered another {one.file_name} than the one that txbridge was released with "
                 f"(SHA-256 {found} instead of {one.sha256}). Do not use it; check the mirror or proxy in between"

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
+from txbridge.kafka.failures import TakeOverRefusedError
+
 ALL_BROKERS_DOWN = KafkaError._ALL_BROKERS_DOWN
 AUTHENTICATION = KafkaError._AUTHENTICATION
 AUTO_OFFSET_RESET = KafkaError._AUTO_OFFSET_RESET
@@ -30,6 +32,18 @@ UNKNOWN_TOPIC = KafkaError._UNKNOWN_TOPIC
 #: A partition has no leader for a moment when it is new or its broker restarts.
 NO_LEADER = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 NO_LEADER |= {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_PARTITION}
+
+
+#: librdkafka cannot unpack a batch of records, or read what is in it. It gives up at receive.message.max.bytes, 100 MB.
+UNREADABLE = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}
+
+
+def unreadable_batch(error: KafkaError, topic: str, partition: int) -> TakeOverRefusedError:
+    """What a person has to know who is to pass such a batch. librdkafka's text names its offset."""
+    return TakeOverRefusedError(
+        f"{topic}[{partition}] has records that nobody can read ({error.str()}): they are damaged, or unpack to more "
+        "than 100 MB. How to pass them: docs/incidents.md#a-batch-that-nobody-can-read"
+    )
 
 
 def is_missing_topic(error: BaseException | None) -> bool:

@@ -23,6 +23,8 @@ from txbridge.kafka.errors import (
     RESOLVE,
     TIMED_OUT,
     TRANSPORT,
+    UNREADABLE,
+    unreadable_batch,
 )
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError
 from txbridge.kafka.log import librdkafka_logger
@@ -180,7 +182,10 @@ class PartitionReader:
         return self._connect().get_watermark_offsets(place, cached=True)[1]
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Up to `limit` records; waits at most `timeout` seconds for the first. Raises LogGoneError, KafkaException."""
+        """Up to `limit` records; waits at most `timeout` seconds for the first.
+
+        Raises LogGoneError, TakeOverRefusedError for a batch that nobody can read, KafkaException.
+        """
         # consume(n, timeout) would wait for n records or the whole time-out: so wait for one, and take those fetched.
         client = self._client
         assert client is not None
@@ -212,6 +217,8 @@ class PartitionReader:
                 break
             elif error.code() == LOG_TRUNCATION:
                 raise LogGoneError(f"{self.topic}[{self.partition}] was cut below {self.position}: {error.str()}")
+            elif error.code() in UNREADABLE:
+                raise unreadable_batch(error, self.topic, self.partition)
             elif not error.retriable() and error.code() not in _PASSING:
                 raise KafkaException(_reading_right_named(error, self.topic))
         return records

@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaEx
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from txbridge.core.names import READER_GROUP
-from txbridge.kafka.errors import AUTO_OFFSET_RESET, LOG_TRUNCATION, PARTITION_EOF
+from txbridge.kafka.errors import AUTO_OFFSET_RESET, LOG_TRUNCATION, PARTITION_EOF, UNREADABLE, unreadable_batch
 from txbridge.kafka.headers import headers_of_all
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import kind_of
@@ -114,6 +114,8 @@ def _is_end(error: KafkaError, key: TopicPartition) -> bool:
         )
     if code == LOG_TRUNCATION:
         raise ElectionError(f"{topic}/{partition} lost records in an election while it was read: run it again")
+    if code in UNREADABLE:
+        raise CouldNotAuditError(str(unreadable_batch(error, topic, partition)))
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise CouldNotAuditError(f"missing right READ on topic {topic}: give it to the audit's user (docs/security.md)")
     # The group is never used, and no right on it is needed: librdkafka reads on without its coordinator.

@@ -22,11 +22,11 @@ def documented(role: Role) -> list[Right]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) != 5 or cells[0] != role.value:
             continue
-        name = cells[2].strip("`").replace("<ns>.", "staging.")
-        name = name.replace("<group>", "orders").replace("<real topic>", "orders.placed")
-        pattern = Pattern.PREFIXED if name.endswith("*") else Pattern.LITERAL
-        operations = tuple(operation.strip() for operation in cells[3].split(","))
-        found.append(Right(ResourceKind[cells[1]], name.rstrip("*"), pattern, operations))
+        kind, operations = ResourceKind[cells[1]], tuple(cells[3].split(", "))
+        names = cells[2].replace("<ns>.", "staging.").replace("<group>", "orders")
+        for name in names.replace("<real topic>", "orders.placed").replace("`", "").split(", "):
+            pattern = Pattern.PREFIXED if name.endswith("*") else Pattern.LITERAL
+            found.append(Right(kind, name.rstrip("*"), pattern, operations))
     return found
 
 
