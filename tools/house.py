@@ -24,7 +24,7 @@ _DJANGO = {"Command", "Meta", "Migration", "admin"}
 LIMITS = {
     "lines of the product": 58_162,
     "lines of the tests": 80_878,
-    "words of the pages": 67_875,
+    "words of the pages": 67_851,
     "class names that stand for two things": 2,
     "methods of one word, %": 19,
     "methods named by a participle": 0,

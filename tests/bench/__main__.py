@@ -88,9 +88,8 @@ def main() -> int:
     # Only the requested bench is imported: the audit's needs Spark, the others do not.
     wanted = next((argument for argument in sys.argv[1:] if argument in BENCHES), None)
     for name in BENCHES:
-        source = Path(__file__).with_name(name)
-        source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
-        kind = kinds.add_parser(name, help=source.read_text().splitlines()[0].strip('"'))
+        sources = (one for file in (f"{name}.py", f"{name}/__init__.py") for one in Path(__file__).parent.glob(file))
+        kind = kinds.add_parser(name, help="".join(one.read_text().splitlines()[0].strip('"') for one in sources))
         if name == wanted:
             module = importlib.import_module(f"tests.bench.{name}")
             kind.description = module.__doc__

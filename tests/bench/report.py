@@ -76,13 +76,9 @@ def table(report: Report) -> str:
             changed = "yes" if name in report["changed"] else "-" if former is None else "no"
             ratios.append((name, *shown, ratio["goal"] or "-", met, _number(former), changed))
         parts.append(_aligned(ratios))
-    failures = (f"{name} failed: {_first_line(report['benches'][name]['error'])}" for name in report["failed"])
-    return "\n\n".join([*parts, *failures])
-
-
-def _first_line(error: str) -> str:
     # Some errors quote a whole log.
-    return error.splitlines()[0]
+    failures = (f"{name} failed: {report['benches'][name]['error'].splitlines()[0]}" for name in report["failed"])
+    return "\n\n".join([*parts, *failures])
 
 
 def _number(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -43,7 +44,7 @@ class Stages:
 
     def between(self, half_offsets: Sequence[int], decided: Sequence[float], seen: Sequence[float]) -> Found:
         """Stages of these committed transactions, by half offset, times of decision and of visibility (monotonic)."""
-        ends = self._append_times(self._bridge.names.end, _entries_of_end)
+        ends = self._append_times(self._bridge.names.end, lambda value: map(int, re.findall(rb"(?m)^\d+", value)))
         ops = self._append_times(self._bridge.names.op, lambda value: map(int, value.split(b",")))
         parts = stages(
             [
@@ -63,10 +64,6 @@ class Stages:
                 for offset in entries(message.value() or b""):
                     found.setdefault(offset, at)
         return found
-
-
-def _entries_of_end(value: bytes) -> Iterable[int]:
-    return (int(line.split(b",", 1)[0]) for line in value.split(b"\n"))
 
 
 class Times(NamedTuple):

@@ -78,11 +78,6 @@ def planted_topics(servers: str) -> tuple[Writer, int]:
     return writer, sum(count for (kind, _), count in writer.truth.says.items() if kind in VIOLATIONS)
 
 
-def report_stands(folder: Path) -> bool:
-    """Whether a step has ended: its alarms and files are written."""
-    return (folder / "report").exists()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_program_raises_what_comes_and_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -90,7 +85,8 @@ def test_program_raises_what_comes_and_goes_on_where_it_was_ended(kafka: Embedde
     servers = kafka.bootstrap_servers
     writer, planted = planted_topics(servers)
     with following(servers, tmp_path) as process:
-        eventually(lambda: report_stands(tmp_path), timeout=PATIENCE)
+        # A step has ended: its alarms and files are written.
+        eventually((tmp_path / "report").exists, timeout=PATIENCE)
         eventually(lambda: len(raised(servers)) == planted, timeout=PATIENCE)
         for number in range(3):
             before = len(raised(servers))

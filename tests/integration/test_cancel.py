@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from tests.integration.test_delays import Clock
-from tests.support.harness import ROLLBACK, UNKNOWN, Bridge, LocalOwner, Prepared, eventually
+from tests.support.harness import ROLLBACK, Bridge, LocalOwner, Prepared, eventually
 from tests.support.listeners import Commits
 from txbridge import (
     AsyncTransactionProducer,
@@ -127,12 +127,9 @@ def test_of_several_messages_the_rest_is_cancelled_and_the_number_told(bridge: B
         messages = [Message(now_topic, b"1"), Message(later, b"2", delay=HOUR), Message(now_topic, b"3")]
         sent = producer.send_messages_in_transaction(messages)
         bridge.wait_visible(now_topic, [b"1", b"3"])
-        # What its readers know is no right, with whatever source.
+        # What its readers know is no right (tests/security/test_tenants.py).
         seen = dict(bridge.read(now_topic)[0].headers() or ())["UNIQ_KEY"].decode()
         assert producer.cancel(seen, "theirs").outcome is CancelOutcome.NOT_FOUND
-        forged = Prepared(sent.half_partition, sent.half_offset, seen)
-        for source in ("abandon", "cancel"):
-            bridge.decide(forged, UNKNOWN, source=source)
         assert read_history(bridge.connection(), seen).short_id == sent.transaction_id[:8]
         results = [producer.cancel(one, "paid") for one in (sent.transaction_id, sent)]
         assert [(one.outcome, one.delivered) for one in results] == [(CANCELLED, 2)] * 2

@@ -49,11 +49,6 @@ def partitions(kafka: KafkaCluster, asked: int) -> dict[str, tuple[int, tuple[in
     return {name: (one.leader, one.in_sync) for name, one in told.partitions.items()}
 
 
-def another_client(bridge: Bridge) -> None:
-    """Replace the client: Kafka refuses the old one, which has numbered the lost records. A new one notices nothing."""
-    bridge._producer = Producer(producer_config({"bootstrap.servers": bridge.bootstrap_servers}))
-
-
 @pytest.fixture(scope="module")
 def damaged() -> Iterator[dict[str, Damaged]]:
     with KafkaCluster(separate_controllers=True, config=CONFIG) as kafka, ExitStack() as stack:
@@ -79,8 +74,9 @@ def damaged() -> Iterator[dict[str, Damaged]]:
         )
         first.start()
         wait_in_sync(kafka)
+        # Kafka refuses the old client, which has numbered the lost records. A new one notices nothing.
         for one in found.values():
-            another_client(one.bridge)
+            one.bridge._producer = Producer(producer_config({"bootstrap.servers": one.bridge.bootstrap_servers}))
         yield found
 
 

@@ -8,7 +8,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -143,7 +142,7 @@ def test_a_stream_may_say_anything_and_end_anywhere(door: GrpcDoor, data: st.Dat
             settings("a b", "", TOPIC).SerializeToString(),
             settings(client_type=definition.PUSH_CONSUMER).SerializeToString(),
             service.TelemetryCommand().SerializeToString(),
-            service.TelemetryCommand(thread_stack_trace=definition_of_a_trace()).SerializeToString(),
+            service.TelemetryCommand(thread_stack_trace={"nonce": "n", "thread_stack_trace": "t"}).SerializeToString(),
         ]
     )
     said = data.draw(st.lists(st.one_of(real, real.flatmap(damaged), st.binary(max_size=50)), max_size=5))
@@ -157,10 +156,6 @@ def test_a_stream_may_say_anything_and_end_anywhere(door: GrpcDoor, data: st.Dat
     except grpc.RpcError as error:
         assert error.code() in STATUSES, error  # noqa: PT017
     assert door.serves()
-
-
-def definition_of_a_trace() -> Any:
-    return service.ThreadStackTrace(nonce="n", thread_stack_trace="t")
 
 
 def test_a_consumer_is_told_by_a_status_and_by_the_end_of_its_stream(door: GrpcDoor) -> None:

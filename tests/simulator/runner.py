@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -58,7 +58,8 @@ def run_range(
 ) -> Totals:
     """Run a range of seeds. After a violation no more chunks are begun."""
     totals, started = Totals(), time.monotonic()
-    chunks = _chunks(first_seed, seeds)
+    behind = first_seed + seeds
+    chunks = ((start, min(_CHUNK, behind - start)) for start in range(first_seed, behind, _CHUNK))
     workers = processes or os.cpu_count() or 1
     # Processes are not forked: the parent may have threads, and other log settings.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -75,11 +76,6 @@ def run_range(
                 on_progress(totals)
     totals.violations.sort(key=lambda result: result.seed)
     return totals
-
-
-def _chunks(first_seed: int, seeds: int) -> Iterator[tuple[int, int]]:
-    for start in range(first_seed, first_seed + seeds, _CHUNK):
-        yield start, min(_CHUNK, first_seed + seeds - start)
 
 
 def _add(totals: Totals, more: Totals) -> None:

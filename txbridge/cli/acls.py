@@ -44,11 +44,10 @@ def acls(
     if not all(principal.partition(":")[::2]):
         raise UsageError(f"--principal takes TYPE:NAME, as in User:orders, not {principal!r}")
     settings = cluster.load_settings(app_id=app_id)
-    names = Names(settings.namespace)
     groups = group or ([DEFAULT_GROUP] if role is Role.RELAY else [])
     _check_names("--group", groups, role, needed=role.has_group, is_valid=is_group)
     _check_names("--real-topic", real_topic or [], role, needed=role.has_real_topic, is_valid=is_topic)
-    found = list_rights(role, names, groups, real_topic or [], app_id=settings.app_id)
+    found = list_rights(role, Names(settings.namespace), groups, real_topic or [], app_id=settings.app_id)
     if output_format is Format.JSON:
         content = {"role": role.value, "principal": principal, "acls": [one.as_record() for one in found]}
         print_json(Subject(settings.namespace, settings.bootstrap_servers), content)
@@ -56,6 +55,8 @@ def acls(
     for right in found:
         words = ["--bootstrap-server", settings.bootstrap_servers, "--add", "--allow-principal", principal]
         typer.echo(shlex.join(["kafka-acls.sh", *words, *right.as_options()]))
+    if role.has_group:
+        typer.echo("clients of one namespace trust each other: see docs/security.md#tenants", err=True)
 
 
 def _check_names(option: str, given: list[str], role: Role, *, needed: bool, is_valid: Callable[[str], bool]) -> None:

@@ -181,7 +181,8 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
             )
     if alive:
         names = ", ".join(f"{group} ({count})" for group, count in alive.items())
-        yield ok(Check.PRODUCERS, f"alive, with so many processes: {names}")
+        trust = "; they trust each other (docs/security.md#tenants)" if len(alive) > 1 else ""
+        yield ok(Check.PRODUCERS, f"alive, with so many processes: {names}{trust}")
     if dead:
         yield note(Check.PRODUCERS, f"nobody is alive of {', '.join(dead)}; nothing waits for them")
     if view.groups_hidden:

@@ -212,7 +212,10 @@ class WebServer:
     async def _make_answer(self, request: PageRequest) -> PageAnswer:
         try:
             if request.path in self._questions:
-                return _as_answer(self._questions[request.path]())
+                reasons = self._questions[request.path]()
+                status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+                told = json.dumps({"ok": not reasons, "reasons": reasons}).encode()
+                return PageAnswer(status, "application/json", told)
             if request.path in self._pages:
                 return await self._make_page(request)
         except Exception as error:  # noqa: BLE001 - a defect of ours in one page must not end the others
@@ -249,8 +252,3 @@ def _listen(host: str, port: int) -> socket.socket:
 def _metrics(registry: CollectorRegistry, request: PageRequest) -> PageAnswer:
     encode, content_type = choose_encoder(request.accept)
     return PageAnswer(HTTPStatus.OK, content_type, encode(registry))
-
-
-def _as_answer(reasons: list[str]) -> PageAnswer:
-    status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-    return PageAnswer(status, "application/json", json.dumps({"ok": not reasons, "reasons": reasons}).encode())

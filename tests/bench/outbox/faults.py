@@ -17,7 +17,6 @@ from tests.bench.feed import reader
 from tests.bench.measure import Found
 from tests.bench.outbox.shop import Shop
 from tests.bench.outbox.visit import Visit
-from tests.bench.reader_process import BenchProcess
 
 ORDERS, LOST, COPIES, FALSE = "orders", "lost", "visible more than once", "visible without an order"
 #: Between two kills (s): a relay has caught up by then, and has new work. Random, so that they fall anywhere.
@@ -35,7 +34,8 @@ def kill_by_turns(visited: Visit, kills: int, rate: float) -> Found:
     shop, relay, api = visited.shop, visited.relay, visited.way.api
     for life in range(kills):
         service = visited.start_service(api)
-        _tell(service, life, rate)
+        # It places orders until it is killed.
+        service.write(json.dumps({"first": life * _LIFE, "count": _LIFE, "calls": _CALLS, "rate": rate}))
         _wait_a_little()
         for part in relay.parts:
             part.kill()
@@ -59,11 +59,6 @@ def compare(placed: set[int], seen: Counter[int]) -> Found:
         COPIES: sum(count > 1 for count in seen.values()),
         FALSE: len(seen.keys() - placed),
     }
-
-
-def _tell(service: BenchProcess, life: int, rate: float) -> None:
-    """Let it place orders until it is killed."""
-    service.write(json.dumps({"first": life * _LIFE, "count": _LIFE, "calls": _CALLS, "rate": rate}))
 
 
 def _wait_a_little() -> None:

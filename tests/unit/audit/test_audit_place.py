@@ -22,10 +22,6 @@ from txbridge_audit.protocol.mentions import CopyMention
 from txbridge.core.names import Names
 
 
-def files_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
 @pytest.mark.parametrize(
     ("file", "told"),
     [
@@ -56,7 +52,7 @@ def test_of_two_audits_that_begin_at_once_one_has_the_folder(tmp_path: Path) -> 
         with pytest.raises(CouldNotAuditError, match="is not empty"), claim_folder(folder):
             raise AssertionError
         write_summary("{}", folder)
-    assert files_in(folder) == ["_audit/report.json"]
+    assert [path for path in folder.rglob("*") if path.is_file()] == [folder / "_audit" / "report.json"]
     assert (folder / "day=2026-11-23").is_dir()
 
 

@@ -146,12 +146,6 @@ def test_what_is_too_long_for_a_name_is_malformed_and_not_remembered(name):
     assert _envelope.cache_info().currsize == known
 
 
-def test_the_fullest_half_message():
-    half = parse(MOST)
-    assert (half.real_partition, half.immunity, half.user_timestamp) == (3, "60", 1_700_000_000_000)
-    assert (half.key, half.value, half.headers) == (b"k", b"v", MOST)
-
-
 def test_optional_headers_without_a_value_are_absent():
     """They do not become user headers either: the delivered record does not have them."""
     nulls = [(name, None) for name in ("REAL_QID", "CHECK_IMMUNITY_TIME_IN_SECONDS", "BORN_TIMESTAMP")]

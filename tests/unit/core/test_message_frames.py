@@ -82,12 +82,6 @@ def test_a_half_message_knows_the_first_and_the_last_time():
         half_of(TIMED, TXB_DELIVER_AT=b"9")
 
 
-def test_a_half_message_names_the_topics_of_all_of_its_messages():
-    half = half_of(FIRST + SECOND)
-    assert (half.messages, half.real_topic, half.framed) == (2, "orders,stock", MESSAGES)
-    assert (half.real_partition, half.user_timestamp, half.users) == (None, None, [])
-
-
 def test_a_timestamp_of_zero_counts_as_absent():
     value = FIRST.replace(bytes.fromhex("0000018bcfe5687b"), bytes(8))
     assert parse_frames(value, 1)[0].timestamp is None

@@ -18,7 +18,6 @@ from tests.support.partition_builder import (
     resume,
 )
 from txbridge.core.decision_record import Source
-from txbridge.core.half_copies import delivered_copies
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
@@ -164,17 +163,8 @@ def record_of(*more: tuple[str, bytes | None], deliver_at: int | None = DUE) -> 
     return parse_half(5, 1_000, b"key", b"value", [*headers, *more], Names())
 
 
-def test_the_header_is_read_and_not_delivered():
-    message = record_of()
-    assert message.deliver_at == DUE
-    assert next(delivered_copies(message, 2))[-1] == [
-        ("colour", b"red"),
-        ("UNIQ_KEY", id_of(5).encode()),
-        ("TXB_HALF", b"2:5"),
-    ]
+def test_a_header_without_a_value_is_absent():
     assert record_of(("TXB_DELIVER_AT", None), deliver_at=None).deliver_at is None
-    headers = half_headers((), transaction_id=id_of(5), group="orders", real_topic="orders.placed", deliver_at=DUE)
-    assert headers[-1] == ("TXB_DELIVER_AT", b"90000")
 
 
 @pytest.mark.parametrize("text", [b"", b"soon", b"-1", b"1.5", b"9" * 20])
