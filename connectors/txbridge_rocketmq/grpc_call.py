@@ -58,8 +58,6 @@ class GrpcCall:
         self._sent: asyncio.Event | None = None
         self._messages: asyncio.Queue[bytes | None] | None = asyncio.Queue() if is_stream else None
 
-    # --- its request --------------------------------------------------------------------------------------------------
-
     def header(self, name: bytes) -> str:
         """One of the headers that RocketMQ's clients send; empty if it is missing."""
         return self._headers[name].decode(errors="replace")
@@ -105,8 +103,6 @@ class GrpcCall:
         if content is None:
             raise StopAsyncIteration
         return content
-
-    # --- its answer ---------------------------------------------------------------------------------------------------
 
     async def write_message(self, content: bytes) -> None:
         """Send a message, and wait until the client takes it."""

@@ -118,9 +118,6 @@ def topic_of(resource: Any) -> str:
     return str(resource.name)
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-
 def send_of(message: Any) -> tuple[SendRequest, bytes]:
     """Read a message of a SendMessage: the request, and the body. Raises RequestError."""
     system = message.system_properties
@@ -199,9 +196,6 @@ def _properties_of(given: Mapping[str, str], system: Any) -> dict[str, str]:
     if system.HasField("orphaned_transaction_recovery_duration"):
         properties[CHECK_IMMUNITY_TIME] = str(system.orphaned_transaction_recovery_duration.ToSeconds())
     return properties
-
-
-# --- transactions -----------------------------------------------------------------------------------------------------
 
 
 def token(transaction: str, partition: int, offset: int, check_times: int = 0) -> str:
@@ -289,9 +283,6 @@ def orphan_of(question: ClientCheck) -> Any:
             message=told, transaction_id=which
         )
     )
-
-
-# --- routes and settings ----------------------------------------------------------------------------------------------
 
 
 def queues_of(topic: str, endpoints: Any, count: int) -> list[Any]:

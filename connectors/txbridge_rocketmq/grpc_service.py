@@ -122,8 +122,6 @@ class GrpcService:
         """End all streams: their clients go to another door."""
         self._streams.end_streams()
 
-    # --- all calls ----------------------------------------------------------------------------------------------------
-
     async def _serve_call(self, call: GrpcCall) -> None:
         try:
             await self._behaviours.get(call.path, self._refuse_call)(call)
@@ -166,8 +164,6 @@ class GrpcService:
 
     def _count_answer(self, name: str, code: int) -> None:
         self._door.metrics.requests.labels(name, Code.Name(code)).inc()
-
-    # --- routes and streams -------------------------------------------------------------------------------------------
 
     async def _query_route(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
         topic = topic_of(request.topic)
@@ -251,8 +247,6 @@ class GrpcService:
             self._count_answer("Telemetry", Code.OK)
             topics = {one.name for one in settings.publishing.topics if not one.resource_namespace}
             self._streams.add_topics(stream, topics)
-
-    # --- messages and decisions ---------------------------------------------------------------------------------------
 
     async def _send_message(self, request: Any, caller: _Caller, key: AccessKey | None) -> Any:
         messages = request.messages

@@ -76,8 +76,6 @@ class Http2Connection(ClientConnection):
         self._heard_at = self._last_call = time.monotonic()
         self._pinged_at: float | None = None
 
-    # --- asyncio's side -----------------------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._connections.add(self)
@@ -130,8 +128,6 @@ class Http2Connection(ClientConnection):
             self._coming.shift_times(paused)
             if self._pinged_at is not None:
                 self._pinged_at += paused
-
-    # --- frames -------------------------------------------------------------------------------------------------------
 
     def _take_frame(self, one: Frame) -> None:
         """Handle a frame. Raises ConnectionBrokenError."""
@@ -216,8 +212,6 @@ class Http2Connection(ClientConnection):
         else:
             self._queue_answer(frame(FrameKind.PING, ACK, 0, one.content))
 
-    # --- calls --------------------------------------------------------------------------------------------------------
-
     def _serve_call(self, call: GrpcCall) -> None:
         self._served += 1
         self._begin(call).add_done_callback(self._note_served)
@@ -246,8 +240,6 @@ class Http2Connection(ClientConnection):
         call.add_message(None)
         call.note_sent()
         self._last_call = time.monotonic()
-
-    # --- its end ------------------------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:

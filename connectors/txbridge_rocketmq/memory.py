@@ -104,8 +104,6 @@ class RequestMemory:
         """Counted bytes of all requests."""
         return self._answering + self._received
 
-    # --- requests that are complete -----------------------------------------------------------------------------------
-
     def take_memory(self, connection: Receiver) -> bool:
         """Take memory for a complete request; whether there is room. If not, `handle_frame` is called later."""
         if self._waiting or not self.try_take_memory(connection.frame_size):
@@ -127,8 +125,6 @@ class RequestMemory:
         # One that is closed has no frame any more, which always fits.
         while (one := self._waiting.pop_item(lambda one: self.try_take_memory(one.frame_size))) is not None:
             one.handle_frame()
-
-    # --- requests that are coming -------------------------------------------------------------------------------------
 
     def is_needed(self, connection: Receiver) -> bool:
         """Whether this connection holds memory, and another one waits until it may receive more."""

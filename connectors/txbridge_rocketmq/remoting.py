@@ -62,8 +62,6 @@ class Remoting:
             **dict.fromkeys(admin.handlers, self._on_admin_request),
         }
 
-    # --- events of a connection ---------------------------------------------------------------------------------------
-
     def add_connection(self, connection: DoorConnection) -> None:
         self.connections.add(connection)
         self._metrics.connections.set(len(self.connections))
@@ -116,8 +114,6 @@ class Remoting:
             raise RequestError(ResponseCode.INVALID_PARAMETER, NAMESPACE_REFUSAL)
         return key
 
-    # --- routes and heartbeats ----------------------------------------------------------------------------------------
-
     async def _on_route(self, connection: DoorConnection, command: RemotingCommand, _key: AccessKey | None) -> None:
         topic = command.fields.get("topic", "")
         count = routes.DEFAULT_QUEUES
@@ -157,8 +153,6 @@ class Remoting:
             require_group(key, group)
             self._door.groups.leave_group(connection, group)
         connection.send_response(command, ResponseCode.SUCCESS)
-
-    # --- messages, decisions and checks -------------------------------------------------------------------------------
 
     async def _on_send(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
         send = parse_send(command)

@@ -61,8 +61,6 @@ class DoorConnection(ClientConnection):
         self.groups: frozenset[str] = frozenset()
         self.local: Address = address_of("0.0.0.0", 0)  # noqa: S104  not to listen on: the address is not known yet
 
-    # --- asyncio's side -----------------------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if local := transport.get_extra_info("sockname"):
@@ -88,8 +86,6 @@ class DoorConnection(ClientConnection):
         self._write_paused_at = None
         self._read_frames()
 
-    # --- its memory ---------------------------------------------------------------------------------------------------
-
     @property
     def frame_size(self) -> int:
         return self._frame
@@ -102,8 +98,6 @@ class DoorConnection(ClientConnection):
     def receive_more(self) -> None:
         self._waits_to_receive = False
         self._read_soon()
-
-    # --- the door's side ----------------------------------------------------------------------------------------------
 
     @property
     def takes_checks(self) -> bool:

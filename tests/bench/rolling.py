@@ -122,9 +122,6 @@ class _Load:
         return error is not None
 
 
-# --- the workers ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Step:
     """A step after which the group shares its partitions anew, from its beginning to calm (time.monotonic())."""
@@ -176,9 +173,6 @@ class _Rolling:
         step.took = time.monotonic() - step.begin
         time.sleep(_CALM_S)
         step.end = time.monotonic()
-
-
-# --- the pauses -------------------------------------------------------------------------------------------------------
 
 
 def longest_pause(arrivals: Sequence[float], sightings: Sequence[float], begin: float, end: float) -> float:

@@ -138,9 +138,6 @@ class Run:
         self.store.close()
 
 
-# --- what is done -----------------------------------------------------------------------------------------------------
-
-
 def _client_dies(how: signal.Signals) -> Callable[[Run], None]:
     def fault(run: Run) -> None:
         victim = run.clients[0]
@@ -201,9 +198,6 @@ CELLS = {
     "kafka stop 30 s": Cell(for_a_while(lambda run: run.kafka.pause(), lambda run: run.kafka.resume())),
     "rebalance storm": Cell(_rebalance_storm),
 }
-
-
-# --- one cell ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,6 @@ class Stage(ABC):
     def close(self) -> None:
         """End the producer of this stage."""
 
-    # --- what both sides do the same way ----------------------------------------------------------------------------
-
     def wait(self, seconds: float) -> None:
         time.sleep(seconds)
 

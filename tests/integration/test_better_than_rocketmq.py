@@ -97,9 +97,6 @@ def scene(kafka: EmbeddedKafka) -> Iterator[Scene]:
             yield Scene(bridge, worker, member, topic, doomed, patient, itertools.count())
 
 
-# --- decisions --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("first", "second", "reason"),
     [(COMMIT, COMMIT, "repeat"), (ROLLBACK, COMMIT, "contradiction"), (COMMIT, ROLLBACK, "contradiction")],
@@ -160,9 +157,6 @@ def test_issue_5574_two_ends_for_one_half_message_in_one_batch_are_one_decision(
     assert found == [["commit"], ["rollback"], ["commit"], ["rollback"]]
 
 
-# --- forged and mistaken ----------------------------------------------------------------------------------------------
-
-
 def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None:
     """RocketMQ reads the record at the offset, and one that is no half message causes an exception."""
     names, value, reports = scene.bridge.names, scene.value("stranger"), []
@@ -194,9 +188,6 @@ def test_an_end_that_was_written_before_its_half_message_does_not_count(scene: S
     assert scene.copies(value) == 0
     scene.bridge.decide(early, COMMIT)
     scene.bridge.wait_visible(scene.topic, [value])
-
-
-# --- immunity and checks ----------------------------------------------------------------------------------------------
 
 
 def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it(scene: Scene) -> None:
@@ -244,9 +235,6 @@ def test_issue_9320_a_huge_immunity_ends_at_the_greatest_age(bridge: Bridge) -> 
         }
         assert found == {b"huge": (b"EXPIRED", b"0"), b"longer": (b"EXPIRED", b"0")}
         assert member.checks(huge) == member.checks(longer) == []
-
-
-# --- races ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_first(

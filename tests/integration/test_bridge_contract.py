@@ -325,8 +325,6 @@ def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridg
     assert bridge.wait_fate(undecided) is TransactionState.ROLLED_BACK
 
 
-# --- random programs, on both bridges ---------------------------------------------------------------------------------
-
 HOUR_MS = 3_600_000
 
 

@@ -100,9 +100,6 @@ def half_of(bridge, transaction_id):
     )
 
 
-# --- sending ----------------------------------------------------------------------------------------------------------
-
-
 def test_message_arrives_unchanged_and_the_result_tells_where(bridge, producer_on):
     listener = Answers()
     sent = Message(
@@ -281,9 +278,6 @@ def test_a_listener_may_send_another_message(bridge, producer_on):
     assert len(ends(bridge)) == 2
 
 
-# --- many threads -----------------------------------------------------------------------------------------------------
-
-
 def test_ends_are_batched_once_each_and_in_order(bridge, producer_on):
     threads, each = 16, 100
     results = {}
@@ -310,9 +304,6 @@ def test_ends_are_batched_once_each_and_in_order(bridge, producer_on):
         for partition in (0, 1):
             mine = [position[result.transaction_id] for result in sent if result.half_partition == partition]
             assert mine == sorted(mine)
-
-
-# --- life -------------------------------------------------------------------------------------------------------------
 
 
 def test_close_waits_and_ends_everything_and_can_be_repeated(bridge, producer_on):
@@ -386,9 +377,6 @@ def test_without_topics_it_does_not_start_and_creates_nothing(api, kafka):
         consumer.close()
     assert not [topic for topic in topics if topic.startswith("missing-namespace")]
     assert not [name for name in names_of_ours() if not name.startswith("txbridge-async")]
-
-
-# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 @of_checks
@@ -564,9 +552,6 @@ def test_a_check_topic_that_somebody_deletes_and_creates_is_read_again(bridge, p
         bridge.admin.create_topics([NewTopic(topic, 1)])[topic].result(120)
         check_record(bridge, half_of(bridge, result.transaction_id))
         eventually(lambda: ends(bridge, "check"))
-
-
-# --- a Kafka that goes away -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -93,9 +93,6 @@ def run(bridge: Bridge, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-# --- all is well -----------------------------------------------------------------------------------------------------
-
-
 def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -> None:
     bridge.worker()
     with bridge.member("orders", {"max.message.bytes": "2000000"}):
@@ -133,9 +130,6 @@ def test_an_unreachable_kafka_is_exit_code_2_in_text_and_json() -> None:
     assert (found["complete"], [one["check"] for one in found["findings"]]) == (False, ["connection"])
     assert "Connection refused" in found["findings"][0]["text"]
     assert found["findings"][0]["do"]
-
-
-# --- the cluster -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -186,9 +180,6 @@ def test_commits_are_not_late_where_brokers_and_clients_compress(bridge: Bridge)
     assert f"{bridge.names.end}: compression.type is producer" in str(event["topics"])
 
 
-# --- topics ----------------------------------------------------------------------------------------------------------
-
-
 def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bridge) -> None:
     names = bridge.names
     bridge.alter_topic(names.offset, segment_bytes=str(64 * 1024 * 1024), cleanup_policy="delete")
@@ -225,9 +216,6 @@ def test_a_group_and_a_real_topic_that_are_not_there_yet(bridge: Bridge) -> None
     _, text = run(bridge, "--group", "new", "--real-topic", f"{bridge.namespace}-new")
     assert f"`txbridge topics apply --namespace {bridge.namespace} --group new` creates it" in text
     assert f"`txbridge topics apply --namespace {bridge.namespace} --real-topic {bridge.namespace}-new`" in text
-
-
-# --- rights ----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -326,9 +314,6 @@ def test_producer_groups_that_are_hidden_are_not_said_to_be_none(bridge: Bridge)
     with allowed(bridge, ResourceType.TOPIC, prefix, denied=[AclOperation.ALL], pattern=pattern):
         eventually(lambda: Seen(bridge).lines("producers")[0][0] == "unknown")
         assert f"missing right DESCRIBE on topic {prefix}*" in Seen(bridge).one("producers", "unknown")
-
-
-# --- who is alive, and what waits for them ---------------------------------------------------------------------------
 
 
 def test_no_worker_and_partitions_that_nobody_has(bridge: Bridge) -> None:

@@ -81,9 +81,6 @@ def discard(bridge: Bridge, count: int = 1, group: str = "group") -> list[Prepar
     return prepared
 
 
-# --- pending ----------------------------------------------------------------------------------------------------------
-
-
 def test_pending_is_listed_though_there_was_never_a_worker(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     first = bridge.prepare(topic, b"x", key=b"k1", partition=1, group="orders")
@@ -182,9 +179,6 @@ def test_held_and_discarded_messages_are_listed_after_their_worker_has_died(brid
     assert (other.discarded_at, other.checks) == ((0, 0), 1)
     assert [found.coordinates for found in list_pending(connect(bridge)).messages] == [where(held)]
     assert [found.coordinates for found in list_discarded(connect(bridge)).messages] == [where(given_up)]
-
-
-# --- resolve ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_commit_by_hand_is_delivered_once_and_who_and_why_are_recorded_in_end(bridge: Bridge) -> None:
@@ -320,9 +314,6 @@ def test_forged_unknown_and_mistyped_messages_are_refused_and_nothing_is_written
     assert answer.result is Result.STORED
 
 
-# --- resume -----------------------------------------------------------------------------------------------------------
-
-
 def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(bridge: Bridge) -> None:
     [prepared] = discard(bridge)
     [topic] = [one.real_topic for one in list_discarded(connect(bridge)).messages]
@@ -376,9 +367,6 @@ def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bri
     # One END record for all messages.
     [(headers, value)] = ends(bridge)
     assert (headers["SOURCE"], len(value.splitlines())) == (b"resume", 3)
-
-
-# --- abandon ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_held_message_whose_topic_is_gone_for_good_is_abandoned_and_told(bridge: Bridge) -> None:
@@ -445,9 +433,6 @@ def test_a_held_message_whose_body_retention_has_deleted_is_abandoned_without_it
     [record] = bridge.discarded()
     assert (record["key"], record["value"], record["TXB_REASON"]) == (None, None, b"ABANDONED")
     assert (record["UNIQ_KEY"], record["CLIENT_ID"]) == (prepared.transaction_id.encode(), b"alice")
-
-
-# --- the command line -------------------------------------------------------------------------------------------------
 
 
 def run(bridge: Bridge, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

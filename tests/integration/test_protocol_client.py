@@ -251,9 +251,6 @@ def never_called(check: Message) -> int:
     raise AssertionError(f"the application was asked about {check.headers()}")
 
 
-# --- the client -----------------------------------------------------------------------------------------------------
-
-
 def test_the_client_has_60_lines_and_uses_only_confluent_kafka_and_the_standard_library():
     source = inspect.getsource(MiniClient)
     assert len(source.splitlines()) <= 60
@@ -265,9 +262,6 @@ def test_the_client_has_60_lines_and_uses_only_confluent_kafka_and_the_standard_
         *("Producer", "Consumer", "AdminClient", "NewTopic", "KafkaError", "KafkaException"),
         *("secrets", "quote"),
     }
-
-
-# --- commit ---------------------------------------------------------------------------------------------------------
 
 
 def test_commit_delivers_once_what_the_user_gave_and_two_headers_more(bridge: Bridge, join: Join):
@@ -343,9 +337,6 @@ def test_null_and_a_timestamp_of_0_are_delivered_as_null_at_the_time_of_birth(br
     found = wait_delivered(bridge, topic, keyless)
     assert (found.key(), found.value(), found.headers(), found.partition()) == (None, b"", marks(keyless), 1)
     assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, keyless))
-
-
-# --- check and answer -----------------------------------------------------------------------------------------------
 
 
 def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join: Join):
@@ -443,9 +434,6 @@ def test_immunity_replaces_the_time_to_the_first_check_and_a_negative_one_does_n
     wait_outcome(bridge, immune, "rollback")
 
 
-# --- several entries in one record ----------------------------------------------------------------------------------
-
-
 def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_spoils_none(bridge: Bridge, join: Join):
     topic = bridge.create_topic("batch", 4)
     client = join("batch", listening=False)
@@ -484,8 +472,6 @@ def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_
     client.end((third, ROLLBACK))
     wait_outcome(bridge, third, "rollback")
 
-
-# --- what the worker records ----------------------------------------------------------------------------------------
 
 PENDING = {"state", "id", "group", "topic", "born", "size", "checks", "next", "end"}
 

@@ -143,9 +143,6 @@ def scene(secure: SecureKafka, request: pytest.FixtureRequest) -> Iterator[Scene
             print(worker.log[-6_000:])
 
 
-# --- what is enough --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_client_worker_operator_doctor_and_audit_with_their_documented_rights(scene: Scene) -> None:
     bridge = scene.bridge
@@ -269,9 +266,6 @@ def test_kafkas_own_command_takes_the_lines(scene: Scene) -> None:
     with producer:
         producer.send_message_in_transaction(Message(scene.real, b"value")).wait(120)
         scene.bridge.wait_visible(scene.real, [b"value"])
-
-
-# --- what is missing -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -599,9 +593,6 @@ def test_an_audit_says_which_real_topic_it_may_not_even_see(audited: Scene) -> N
         CouldNotAuditError, match=f"half messages go to {audited.real}, which the audit's user may not see"
     ):
         _audited_by(user, audited)
-
-
-# --- ids and secrets -------------------------------------------------------------------------------------------------
 
 
 def test_a_forged_end_without_the_id_is_refused_and_no_log_has_a_whole_id(scene: Scene) -> None:

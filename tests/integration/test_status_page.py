@@ -39,9 +39,6 @@ def start(bridge: Bridge, **options: object) -> tuple[WorkerProcess, int]:
     return worker, port
 
 
-# --- without a browser -----------------------------------------------------------------------------------------------
-
-
 def test_the_page_is_off_unless_asked_for(bridge: Bridge) -> None:
     port = free_port()
     bridge.worker(metrics_port=port)
@@ -140,9 +137,6 @@ def test_every_open_message_of_this_worker_is_listed_with_what_to_do(bridge: Bri
     assert {one["of"] for one in only["messages"]} == {where(one) for one in held}
     for one in (*pending, *held):
         assert one.transaction_id not in json.dumps([found, only])
-
-
-# --- in a browser ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

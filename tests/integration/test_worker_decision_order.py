@@ -68,9 +68,6 @@ def _write(bridge: Bridge, seed: int, topic: str | None = None) -> Script:
     return Script(topic, events, winners)
 
 
-# --- what Faust may do ------------------------------------------------------------------------------------------------
-
-
 def _in_order(events: list[DecisionEvent], _: random.Random) -> Iterator[DecisionEvent]:
     yield from events
 

@@ -286,9 +286,6 @@ def test_p2_a_commit_whose_body_retention_has_eaten_is_held_and_named(bridge: Br
         bridge.deliver(topic, b"goes on")
 
 
-# --- rights ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def guarded_kafka() -> Iterator[EmbeddedKafka]:
     config = {

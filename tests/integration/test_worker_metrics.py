@@ -187,9 +187,6 @@ def test_a_worker_without_a_partition_is_ready_and_one_that_was_paused_is_not(ka
         assert sum(Scraped(port)("partition_serving", partition="0") for port in ports) == 1
 
 
-# --- the port, for which no Kafka is needed ---------------------------------------------------------------------------
-
-
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*PROGRAM, "worker", "--bootstrap-servers=127.0.0.1:1", *arguments],
@@ -234,9 +231,6 @@ def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
     assert line.startswith(
         f"error: cannot listen on port {lonely} of 127.0.0.1 for the metrics: Address already in use"
     )
-
-
-# --- the client -------------------------------------------------------------------------------------------------------
 
 
 def test_a_producer_counts_from_the_half_message_to_the_answered_check(bridge: Bridge) -> None:

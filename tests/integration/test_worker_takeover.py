@@ -33,8 +33,6 @@ from txbridge.worker.takeover import restore
 from txbridge.worker.transaction.writer import TransactionalWriter
 from txbridge.worker.turn import commit_loop
 
-# --- zombies ---------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("step", ["add", "produce", "commit", "abort"])
 def test_a_fence_is_an_ordinary_event_and_no_line_of_librdkafka_says_more(
@@ -208,9 +206,6 @@ def test_p3_a_commit_of_unknown_outcome_is_looked_up(bridge: Bridge, monkeypatch
     assert len(set(made)) == 1, "the state was kept"
     assert bridge.visible(topic) == {b"%d" % number: 1 for number in range(5)}
     assert list(bridge.outcomes().values()) == [["commit"]] * 5
-
-
-# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -430,9 +425,6 @@ def test_a_partition_that_not_every_topic_has_is_refused_and_the_others_go_on(br
     assert f"{bridge.names.end}: has 3 partitions, must have 2" in late.log
 
 
-# --- no false alarm --------------------------------------------------------------------------------------------------
-
-
 def test_logs_that_retention_has_emptied_are_no_loss_when_nothing_was_open(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -541,9 +533,6 @@ def test_a_later_release_s_records_are_not_guessed_until_it_is_back(bridge: Brid
         with bridge.local_owner():
             bridge.decide(pending, COMMIT)
             bridge.wait_visible(topic, [b"pending"])
-
-
-# --- transactions of strangers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("short", ["op", "offset"])

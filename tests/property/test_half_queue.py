@@ -108,8 +108,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
         self.has_failed = False
         self.prepare(halves)
 
-    # --- clients ----------------------------------------------------------------------------------------------------
-
     @rule(halves=st.lists(HALVES, min_size=1, max_size=6))
     def prepare(self, halves: list) -> None:
         for group, topic, immunity, size, delay in halves:
@@ -207,8 +205,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
             source,
         )
 
-    # --- the world --------------------------------------------------------------------------------------------------
-
     @rule(jump=JUMPS)
     def time_passes(self, jump: int) -> None:
         self.now += jump
@@ -230,8 +226,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 10))
     def the_worker_reads_half(self, count: int) -> None:
         self.worker.read(self.worker.queue.half_position + count)
-
-    # --- the worker -------------------------------------------------------------------------------------------------
 
     @rule(
         ends=st.sampled_from([0, 1, 2, 1_000, 1_000, 1_000]),
@@ -306,8 +300,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
         known = {key: value for key, value in self.worker.known(below).items() if key >= 0 or -1 - key >= watermark}
         assert known == old.known(below), "a take-over knows something else"
         assert {offset for offset in queue.malformed if offset < below} == old.queue.malformed
-
-    # --- what must hold of a transaction ----------------------------------------------------------------------------
 
     def verify(self, model: Reference, draft: Draft, applied: list[int], as_of: int | None, room: Room) -> None:
         """Compare a draft with the reference model, and bring the model to the state after it."""
@@ -473,8 +465,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
         for offset in offsets:
             model.messages[offset].is_finished = True
 
-    # --- what must hold of the topics at any time -------------------------------------------------------------------
-
     @invariant()
     def topics_agree_with_the_model(self) -> None:
         if not hasattr(self, "model"):
@@ -550,8 +540,6 @@ class HalfQueueMachine(RuleBasedStateMachine):
 
     def all_is_well(self, room: Room) -> None:
         self.transaction(1_000, room, 0, fate="commit", read_on=0)
-
-    # --- in the end ---------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         """End without failures and without answers: each message reaches its end, and no entry is left."""

@@ -164,8 +164,6 @@ def test_any_body_and_any_properties_are_read_or_refused_by_name(body: bytes, fl
             call()
 
 
-# --- quantities -------------------------------------------------------------------------------------------------------
-
 #: Limits of the memory, made small: largest frame, uncounted bytes of a connection, bytes at a time, those of objects.
 SMALL = {"MAX_FRAME": 1_000, "UNCOUNTED": 100, "CHUNK": 200, "REQUEST_BYTES": 40}
 HOSTS = [f"10.0.0.{number}" for number in range(20)]

@@ -179,9 +179,6 @@ def test_streams_that_have_ended_are_forgotten(door: GrpcDoor) -> None:
     eventually(lambda: not door.door.groups._groups, 60)
 
 
-# --- bytes of HTTP/2 --------------------------------------------------------------------------------------------------
-
-
 def http2(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
 

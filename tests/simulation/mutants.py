@@ -97,9 +97,6 @@ def wrap(
     return plant
 
 
-# --- defects of more than one replacement -----------------------------------------------------------------------------
-
-
 @planted
 def fence_after_reading() -> None:
     """The take-over reads first and takes the fence with its first transaction. It misses what was written in between.
@@ -372,9 +369,6 @@ def a_check_answers_for_any_database() -> None:
         return answer(self, message, state, barrier_id)
 
     Barrier.answer = answer_for_any
-
-
-# --- one replacement each ---------------------------------------------------------------------------------------------
 
 
 def _end_of_one(brokers: EachBroker, topic: str, partition: int) -> int | None:

@@ -59,8 +59,6 @@ class Actor:
         finally:
             self.has_ended = True
 
-    # --- for the scheduler ------------------------------------------------------------------------------------------
-
     @property
     def is_runnable(self) -> bool:
         if self.has_ended or self.is_paused:
@@ -81,8 +79,6 @@ class Actor:
         self.is_dead = True
         if not self.has_ended:
             self.run(0)
-
-    # --- for the actor itself ---------------------------------------------------------------------------------------
 
     def io(self, touches: str = "") -> None:
         """Announce an I/O call that reads this topic, has an EFFECT on Kafka, or neither."""

@@ -70,8 +70,6 @@ class Application:
         #: First time at which a half message was sent to Kafka, by transaction id (ms).
         self._sent: dict[bytes | None, int] = {}
 
-    # --- prepare and decide -----------------------------------------------------------------------------------------
-
     def prepare(self, topic: str) -> None:
         """Send a half message."""
         chance = self._world.random
@@ -275,8 +273,6 @@ class Application:
     def _send(self, place: Place, value: bytes, headers: Headers) -> None:
         self.outgoing.append((place, (None, value, headers, 0), lambda _: None))
 
-    # --- checks -----------------------------------------------------------------------------------------------------
-
     def answer_checks(self, *, is_final: bool = False) -> None:
         """Read check requests and answer them. With `is_final`, all are answered and decided."""
         log = self._world.cluster.logs[self._names.check(self.group), 0]
@@ -304,8 +300,6 @@ class Application:
         transaction_id = next((value for name, value in record[2] if name == "UNIQ_KEY"), None)
         now = self._world.now
         return transaction_id is not None and now - self._sent.setdefault(transaction_id, now) > _SENT_FOR
-
-    # --- life and death ---------------------------------------------------------------------------------------------
 
     def die(self) -> None:
         """Kill -9: unsent records are lost. The group learns of it when the session times out."""

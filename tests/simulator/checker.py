@@ -92,8 +92,6 @@ class Checker:
         if not condition:
             raise Violation(f"{promise}: {text}")
 
-    # --- one committed Kafka transaction ----------------------------------------------------------------------------
-
     def _check(self, finished: Finished) -> None:
         by_topic: dict[str, Records] = {}
         for place, stored in finished.records:
@@ -600,8 +598,6 @@ class Checker:
         for position in range(start, end):
             if model.entries(position) is None:
                 self._require(position in model.set_aside, "P8", f"END {position} is malformed and was not set aside")
-
-    # --- once all is quiet ------------------------------------------------------------------------------------------
 
     def checkpoint_end(self, number: int) -> int:
         checkpoint = self._checkpoint[number]

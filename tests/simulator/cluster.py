@@ -95,8 +95,6 @@ class Cluster:
         self._transactions = 0
         self._producer_ids = 1_000
 
-    # --- topics -----------------------------------------------------------------------------------------------------
-
     def create_topic(self, topic: str, partitions: int) -> None:
         self.partitions[topic] = partitions
         self.topic_ids[topic] = f"id-{topic}"
@@ -105,8 +103,6 @@ class Cluster:
 
     def exists(self, topic: str) -> bool:
         return topic in self.partitions and topic not in self.hidden
-
-    # --- records ----------------------------------------------------------------------------------------------------
 
     def append_plain(self, place: Place, record: NewRecord) -> int:
         """Append a record of a client outside transactions and return its offset."""
@@ -149,8 +145,6 @@ class Cluster:
         if number:
             self._open_records.setdefault(number, []).append((place, stored))
         return stored.offset, stored
-
-    # --- the transaction coordinator --------------------------------------------------------------------------------
 
     def init_producer(self, name: str, timeout: int, owner: str) -> int:
         """Handle InitProducerId: the new epoch, or -CONCURRENT_TRANSACTIONS while the old transaction is ending.

@@ -57,8 +57,6 @@ class SimulatedProducer:
         self._carried = 0
         self._was_too_slow = False
 
-    # --- what an owner calls ----------------------------------------------------------------------------------------
-
     def list_topics(self, _topic: str, timeout: float) -> None:
         if self._connected:
             # Later calls keep librdkafka's connections open. Their result cannot change.
@@ -147,8 +145,6 @@ class SimulatedProducer:
         self._end(timeout, commit=False)
         self._abortable = None
 
-    # --- EndTxn -----------------------------------------------------------------------------------------------------
-
     def _end(self, timeout: float, *, commit: bool) -> None:
         world, milliseconds = self._world, int(timeout * 1000)
         self._actor.io(EFFECT)
@@ -209,8 +205,6 @@ class SimulatedProducer:
         else:
             self._world.count("late EndTxn ENDS A LATER TRANSACTION")
         self._cluster.end_transaction(self._name, epoch, commit=commit)
-
-    # --- records ----------------------------------------------------------------------------------------------------
 
     def _send_all(self) -> None:
         places = [place for place, queue in self._queues.items() if queue]
@@ -390,8 +384,6 @@ class SimulatedProducer:
         self._queues[place].clear()
         if self._abortable is None:
             self._abortable = error
-
-    # --- callbacks --------------------------------------------------------------------------------------------------
 
     def _trouble(self) -> None:
         self._excuse_all()

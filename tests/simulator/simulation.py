@@ -136,8 +136,6 @@ class Simulation:
             cluster.picky[names.check("group0")] = chance.choice((TOO_SMALL, WANTS_KEYS))
         cluster.shows_configs = self.world.side("configs").random() < 0.5
 
-    # --- the run ----------------------------------------------------------------------------------------------------
-
     def run(self) -> Result:
         """Do the whole run. A violation is in the result."""
         world = self.world
@@ -185,8 +183,6 @@ class Simulation:
         if self.unexpected is not None:
             raise Violation(f"unexpected error in the worker: {self.unexpected}")
 
-    # --- owners -----------------------------------------------------------------------------------------------------
-
     def _start_owners(self) -> None:
         for partition, process in enumerate(self.assigned):
             if process is None or process.actor.has_ended:
@@ -233,8 +229,6 @@ class Simulation:
         process.actor.crash()
         if self.assigned[process.partition] is process:
             self.assigned[process.partition] = None
-
-    # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Take one choice of the scheduler."""
@@ -367,8 +361,6 @@ class Simulation:
                 for one in self.applications
                 if one.group == group
             )
-
-    # --- mishaps ----------------------------------------------------------------------------------------------------
 
     def _mishaps(self) -> list[tuple[int, str, Callable[[], None]]]:
         return [
@@ -580,8 +572,6 @@ class Simulation:
 
     def _restore(self) -> None:
         self.lost_tails.restore()
-
-    # --- the end ----------------------------------------------------------------------------------------------------
 
     def _stop_faults(self) -> None:
         world = self.world

@@ -86,8 +86,6 @@ class SqlService(Application):
         #: Local transactions of this life of the process that have not ended, and the times of their rows (ms).
         self._running: dict[str, tuple[LocalTransaction, int]] = {}
 
-    # --- prepare and decide -----------------------------------------------------------------------------------------
-
     def prepare(self, topic: str) -> None:
         """Send a half message that names the barrier table."""
         transaction = self._begin(self._chance)
@@ -139,8 +137,6 @@ class SqlService(Application):
         halves = self._world.cluster.logs[self._names.half, one.partition].entries
         return next(stored.timestamp for stored in halves if named in stored.headers)
 
-    # --- checks -----------------------------------------------------------------------------------------------------
-
     def answer_checks(self, *, is_final: bool = False) -> None:
         """Read check requests of the group and answer them by the table."""
         if is_final:
@@ -175,8 +171,6 @@ class SqlService(Application):
         elif name not in rows and message.barrier_id == self._table.identity:
             self._world.count("sql check was too early")
         return answer
-
-    # --- life and death ---------------------------------------------------------------------------------------------
 
     def die(self) -> None:
         """Kill -9: the local transactions that run are gone, and leave no row."""

@@ -337,8 +337,6 @@ class Bridge:
         self._producer.close()
         self._folder.cleanup()
 
-    # --- workers ----------------------------------------------------------------------------------------------------
-
     def worker(
         self,
         fault: str = "",
@@ -413,8 +411,6 @@ class Bridge:
             config = {"message.timestamp.type": "LogAppendTime", "segment.ms": "600000", **config}
             self.admin.create_topics([NewTopic(topic, 1, config=config)])[topic].result(120)
         return CheckMember(self.bootstrap_servers, self.names, group)
-
-    # --- writing ----------------------------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int = 2, **config: str) -> str:
         """Create a real topic and return its name, made unique for this test."""
@@ -554,8 +550,6 @@ class Bridge:
                 value = "\n".join(entries[start : start + batch]).encode()
                 self._producer.produce(self.names.end, value=value, headers=headers, partition=partition)
         self._producer.flush(120)
-
-    # --- reading ----------------------------------------------------------------------------------------------------
 
     def read(self, topic: str, *, committed: bool = True) -> list[Message]:
         """All current records of a topic, as a new reader sees them."""

@@ -291,8 +291,6 @@ class AsyncTransactionProducer(Generic[G]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- life -------------------------------------------------------------------------------------------------------
-
     def _require_ours(self) -> None:
         """Raise UsageError after a fork and in another event loop."""
         if self._life.is_of_another_process():
@@ -334,8 +332,6 @@ class AsyncTransactionProducer(Generic[G]):
         self._calls_in.shutdown(wait=False)
         self._flushes_in.shutdown(wait=False)
         self._cancels_in.shutdown(wait=False)
-
-    # --- an attempt -------------------------------------------------------------------------------------------------
 
     async def _ask_barrier(self, sends: SendPath) -> None:
         """Do as SendPath.ask_barrier, without blocking the loop."""

@@ -77,8 +77,6 @@ class HalfQueue:
         #: Positions of the OP records that a take-over needs.
         self.ops = OpPositions(next_op)
 
-    # --- state from a take-over -------------------------------------------------------------------------------------
-
     def restore_parked(self, parked: ParkedEntries) -> None:
         """Take in the parked entries of OFFSET, before anything is read. `parked` is empty afterwards."""
         rows, others = parked.release()
@@ -101,8 +99,6 @@ class HalfQueue:
             if offset not in self._entries:
                 self._outcomes[offset] = Finished(outcome)
         self.ops.restore_record(op_offset, half_offsets, is_needed=bool(named))
-
-    # --- reading HALF -----------------------------------------------------------------------------------------------
 
     def note_id(self, half: HalfMessage) -> int | None:
         """Note the id of a valid record of HALF, before `read_half`. A take-over also notes those below the watermark.
@@ -184,8 +180,6 @@ class HalfQueue:
         self._window_bytes += size
         return True
 
-    # --- fresh half messages ----------------------------------------------------------------------------------------
-
     @property
     def read_position(self) -> int:
         """HALF offset behind all records that were read."""
@@ -246,8 +240,6 @@ class HalfQueue:
             self._remembered.note_outcome(offset, outcome)
             offset += 1
         fresh.first = self.half_position = offset
-
-    # --- queries ----------------------------------------------------------------------------------------------------
 
     @property
     def watermark(self) -> int:
@@ -330,8 +322,6 @@ class HalfQueue:
         """Messages with an error: those that cannot be delivered, and those that cannot be asked about."""
         return (entry for entry in self._entries.objects() if entry.error is not None)
 
-    # --- due times --------------------------------------------------------------------------------------------------
-
     def next_due(self, until: int | None = None) -> int | None:
         """The earliest time (ms) at which something is due, or None. Checks of a group that is not live count as well.
 
@@ -368,8 +358,6 @@ class HalfQueue:
             self._park_below = self.read_position
             self.timers.bring_forward(now, self._now - now)
         self._now = now
-
-    # --- applying a committed draft ---------------------------------------------------------------------------------
 
     def finish_messages(self, offsets: Collection[int], outcome: Outcome) -> None:
         """Note messages that are finished, or discarded and cannot be resumed. Then comes `advance_watermark`."""

@@ -169,8 +169,6 @@ class ParkedTable:
         self._count -= len(found)
         return found
 
-    # --- columns ----------------------------------------------------------------------------------------------------
-
     def _row_of(self, offset: int) -> int:
         if self._index is not None:
             return self._index.get(offset, -1)

@@ -135,8 +135,6 @@ class TimerQueue:
         self._count += len(seen)
         return list(found)
 
-    # --- heap and calendar ------------------------------------------------------------------------------------------
-
     def _note_later(self, due: int, offset: int) -> None:
         number = due // _DAY
         day = self._later.get(number)

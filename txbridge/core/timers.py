@@ -114,8 +114,6 @@ class CheckGroups:
         """Sort groups by their last turn: the group that was served last comes last."""
         return sorted(groups, key=lambda group: self._served.get(group, 0))
 
-    # --- the line ---------------------------------------------------------------------------------------------------
-
     def _schedule_of(self, group: str) -> TimerQueue:
         found = self.schedules.get(group)
         if found is None:

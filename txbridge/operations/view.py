@@ -134,8 +134,6 @@ class PartitionView:
             if offset in self._unparked or offset in self.offset_topic.parked:
                 self._commands.setdefault(offset, []).append(command)
 
-    # --- open messages ----------------------------------------------------------------------------------------------
-
     def open_messages(self) -> Iterator[OpenMessage]:
         for offset in sorted({*self.offset_topic.parked, *self._unparked}):
             message = self.find_open(offset)

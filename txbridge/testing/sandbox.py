@@ -98,8 +98,6 @@ class Sandbox:
         """The helpers that wait, for tests that are coroutines: `await sandbox.aio.wait_fate(result)`."""
         return SandboxHelpers(self)
 
-    # --- workers, producers, topics ----------------------------------------------------------------------------------
-
     @property
     def worker(self) -> RunningWorker:
         """The worker that was started last and runs. Raises UsageError if there is none."""
@@ -169,8 +167,6 @@ class Sandbox:
                 if failure.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
 
-    # --- messages and transactions -----------------------------------------------------------------------------------
-
     def read_visible(self, topic: str) -> list[Message]:
         """All messages of a real topic that consumers with isolation.level=read_committed see now, by partition.
 
@@ -219,8 +215,6 @@ class Sandbox:
     def list_pending(self) -> list[OpenMessage]:
         """All transactions that are undecided, oldest first, with the number of checks that were sent for each."""
         return list(operations.list_pending(self._open_connection, _PENDING).messages)
-
-    # --- time --------------------------------------------------------------------------------------------------------
 
     def let_checks_be_due(self, timeout: float = DEFAULT_TIMEOUT_S) -> int:
         """Make the next check of every pending transaction due now, wait until all are sent, and return their number.

@@ -117,8 +117,6 @@ class WebServer:
         await self._closing.wait()
         self._loop.remove_reader(self._listener)
 
-    # --- connections ------------------------------------------------------------------------------------------------
-
     def _accept_client(self) -> None:
         """Accept one connection. Called as long as one waits, each time after all others were served."""
         try:
@@ -206,8 +204,6 @@ class WebServer:
                 "this page is not known by that name of a host: use its address, or --metrics-host with the name. "
                 "A proxy must send one of them as Host",
             )
-
-    # --- answers ----------------------------------------------------------------------------------------------------
 
     async def _make_answer(self, request: PageRequest) -> PageAnswer:
         try:

@@ -136,9 +136,6 @@ def _message(service: Service, number: int) -> Message:
     return Message(service.topic, payload(number).encode(), str(number).encode())
 
 
-# --- threads ----------------------------------------------------------------------------------------------------------
-
-
 def _with(statements: Statements, sends: bool = False) -> Callable[[Service], AbstractContextManager[Place]]:
     @contextmanager
     def placing(service: Service) -> Iterator[Place]:
@@ -221,9 +218,6 @@ def _pipelined(service: Service) -> Iterator[Place]:
             return time.monotonic()
 
         yield place
-
-
-# --- asyncio ----------------------------------------------------------------------------------------------------------
 
 
 def _async_with(statements: Statements, sends: bool = False) -> Callable[[Service], AbstractAsyncContextManager[Any]]:

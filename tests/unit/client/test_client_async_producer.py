@@ -89,9 +89,6 @@ async def acknowledged(producer, runtime):
     return task
 
 
-# --- sending ----------------------------------------------------------------------------------------------------------
-
-
 async def test_completions_of_a_thread_wake_the_loop_once(runtime):
     async with producer_with(Listener()) as producer:
         loop, wakes = asyncio.get_running_loop(), []
@@ -278,9 +275,6 @@ async def test_the_result_waits_without_blocking_the_loop(runtime):
             await result.wait(0)
 
 
-# --- life -------------------------------------------------------------------------------------------------------------
-
-
 async def test_another_loop_and_a_fork_are_refused(runtime):
     producer = await producer_with(Listener()).start()
     sends = partial(producer.send_message_in_transaction, MESSAGE)
@@ -420,9 +414,6 @@ def test_a_closed_loop_gets_no_call(runtime, caplog):
 def test_constructor_refuses(arguments, complaint):
     with pytest.raises(UsageError, match=complaint):
         AsyncTransactionProducer(**{"group": "orders", "listener": Listener(), "settings": SETTINGS, **arguments})
-
-
-# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -188,9 +188,6 @@ def test_stored_transactions_are_counted(listener):
         listener.forwarding.count_stored()
 
 
-# --- the start --------------------------------------------------------------------------------------------------------
-
-
 class Start:
     """A start that fails with these errors, and then works."""
 

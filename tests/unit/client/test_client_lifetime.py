@@ -69,9 +69,6 @@ def kinds_of_errors(*calls):
     return wait
 
 
-# --- blocking ---------------------------------------------------------------------------------------------------------
-
-
 def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
     producer = TransactionProducer("orders", Answers(), SETTINGS)
     sends = [lambda: producer.send_message_in_transaction(MESSAGE) for _ in range(4)]
@@ -182,8 +179,6 @@ def test_close_and_flush_in_our_own_threads_are_refused(kafka):
     assert all("whose thread it would have to wait for" in text for text in told)
 
 
-# --- after a fork -----------------------------------------------------------------------------------------------------
-
 FORKED = """
 import faulthandler, gc, os, signal, sys, threading
 sys.path.insert(0, {root!r})
@@ -255,9 +250,6 @@ def end_of_fork(child, old="", new=""):
     script = script.replace(old, new) if old else script
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert "status 0" in ended.stdout, ended.stdout + ended.stderr
-
-
-# --- asyncio ----------------------------------------------------------------------------------------------------------
 
 
 async def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):

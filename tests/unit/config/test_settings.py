@@ -280,8 +280,6 @@ def test_a_status_page_that_no_port_serves_stops_the_worker_and_no_other_command
         Monitor(settings)
 
 
-# --- Kubernetes' service links ----------------------------------------------------------------------------------------
-
 #: Variables of every Kubernetes pod in a namespace with the Services `txbridge` and `txbridge-worker`.
 SERVICE_LINKS = {
     "TXBRIDGE_SERVICE_HOST": "10.0.0.1",

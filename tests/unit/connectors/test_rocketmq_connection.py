@@ -197,9 +197,6 @@ async def test_a_slow_frame_loses_its_memory_when_others_need_it(monkeypatch: py
     assert [one.opaque for one in handler.seen] == [3]
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
-
-
 class Cluster:
     """Topics and memberships of a Kafka that answers at once."""
 
@@ -387,9 +384,6 @@ async def test_the_end_waits_for_no_group_that_is_being_joined() -> None:
     await asyncio.wait_for(groups.close(), 20)
     assert cluster.stopped == ["one"]
     assert cluster.joined == cluster.left == ["one"]
-
-
-# --- check topics -----------------------------------------------------------------------------------------------------
 
 
 class Maker:

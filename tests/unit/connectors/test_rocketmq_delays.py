@@ -213,8 +213,6 @@ async def test_a_transaction_waits_for_its_decision_and_its_time() -> None:
     assert [one.transaction != "" for one in way.told[0]] == [True]
 
 
-# --- rules of txbridge's own client -----------------------------------------------------------------------------------
-
 _29, _13, _17 = ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST
 LONG, IN_SECONDS, FAR = "x" * 17_000, NOW // 1_000, NOW + 73 * HOUR
 Row = tuple[dict[str, Any], str, dict[str, Any], Any]

@@ -155,9 +155,6 @@ def test_a_client_of_another_protocol_is_told_from_a_large_frame(begin: bytes, t
 ID_SECRET = b"0123456789abcdef0123456789abcdef"
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_key_chooses_the_half_partition_of_kafkas_own_clients() -> None:
     """Kafka's UtilsTest has the hashes -973932308, -790332482, -985981536 and 479470107 for the first four."""
     keys = [b"21", b"foobar", b"a-little-bit-long-string", b"abc", b"", "größe".encode(), b"\xff\x80\x00\xfe\x01"]
@@ -209,9 +206,6 @@ def test_half_coordinates_come_back_out_of_the_message_id(partition: int, offset
 def test_coordinates_that_do_not_fit_are_no_message_id(partition: int, offset: int) -> None:
     with pytest.raises(ValueError, match="do not fit"):
         identity.packed(partition, offset)
-
-
-# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 def record_of(properties: dict[str, str], **more: object):
@@ -403,9 +397,6 @@ def test_addresses(text: str | None, expected: str) -> None:
     assert text_of(parse_address(text)) == expected
 
 
-# --- requests ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -476,9 +467,6 @@ def test_a_route_has_a_broker_for_each_door() -> None:
 def test_every_refusal_is_a_sentence_of_its_own_request() -> None:
     assert refusal(4711) == " request type 4711 not supported"
     assert all(len(text) > 30 for text in REFUSALS.values())
-
-
-# --- keys and secrets -------------------------------------------------------------------------------------------------
 
 
 def test_access_keys(tmp_path: Path) -> None:

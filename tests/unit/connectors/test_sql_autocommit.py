@@ -42,9 +42,6 @@ def url(request):
     return request.getfixturevalue(f"{request.param}_url".replace("mysql", "mariadb"))
 
 
-# --- how a connection comes to commit by itself -----------------------------------------------------------------------
-
-
 def by_option(database):
     return database.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -82,9 +79,6 @@ CELLS = [
     for way in (by_option, by_arguments, left_by_driver, left_by_statement)
     if (way is not left_by_statement or database == "mysql") and (way, driver) != (by_arguments, "asyncpg")
 ]
-
-
-# --- what it is used for ----------------------------------------------------------------------------------------------
 
 
 def half(connection, *_):
@@ -198,9 +192,6 @@ def test_a_driver_that_is_always_in_a_transaction_commits_all_the_same(engine, u
     assert caplog.records == []
 
 
-# --- pools ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pool", [StaticPool, AssertionPool])
 @pytest.mark.parametrize("use", [listen, receive])
 @pytest.mark.parametrize(
@@ -212,9 +203,6 @@ async def test_p1_a_pool_that_may_share_a_connection_is_refused_by_its_name(engi
     with pytest.raises(UsageError, match=f"the engine's pool, a {pool.__name__}, may give one connection to several"):
         await done(verify())
     await done(made.dispose())
-
-
-# --- conflicts --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["connection", "asyncio", "django"])

@@ -193,9 +193,6 @@ def test_p3_an_inbox_whose_transaction_is_none_says_so(engine, run, hook, opens)
     run(hook, opens, program)
 
 
-# --- one hidden transaction, made on purpose --------------------------------------------------------------------------
-
-
 async def hide(database):
     """Begin a transaction on the only connection of the pool, as its driver, and give the connection back."""
     async with database.connect() as connection:

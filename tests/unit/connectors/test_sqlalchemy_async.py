@@ -184,8 +184,6 @@ def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need
     )
 
 
-# --- cancelled at each await ------------------------------------------------------------------------------------------
-
 #: When SQLite's driver is cancelled, its thread goes on, so each step takes ten times as long. The first test shows it.
 rarely_sqlite = pytest.mark.parametrize(
     "driver", [pytest.param("aiosqlite", marks=pytest.mark.long), "psycopg", "asyncpg"], indirect=True

@@ -59,9 +59,6 @@ def states(engine):
         return {row.id: row.state for row in found if row.id != "barrier"}
 
 
-# --- patience ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("api", APIS)
 def test_p4_a_sender_that_waits_before_its_row_is_not_rolled_back_by_another_process(engine, service, api):
     """The sender waits for a connection or a lock, and has no row. It commits after the check."""
@@ -108,9 +105,6 @@ def test_a_process_whose_transaction_failed_answers_for_itself_at_once(engine, s
 def test_a_patience_that_can_not_be_is_refused(service, api):
     with pytest.raises(UsageError, match="patience must be a number of seconds"):
         service(api, patience=-1)
-
-
-# --- identity ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", APIS)

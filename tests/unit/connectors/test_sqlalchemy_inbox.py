@@ -122,9 +122,6 @@ def noted(engine):
         return sorted(map(tuple, rows))
 
 
-# --- once -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_record_has_its_effect_once_and_a_repeat_is_told(engine, make, caplog):
     caplog.set_level("INFO")
     inbox = make()
@@ -269,9 +266,6 @@ def test_two_at_once_have_one_effect(engine, url):
     assert what(engine) == ["7"]
 
 
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
 def foreign():
     half = ("TXB_HALF", b"0:1")
     yield Record([("UNIQ_KEY", ID.encode())])
@@ -329,9 +323,6 @@ def test_an_error_of_the_consumer_is_refused(engine, make):
         make().process(Record(failure="partition EOF"), add_effect)
 
 
-# --- what cannot work ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("consumer", ["", "c" * 101, None, 3, "a\0b"])
 def test_names_of_consumers_that_can_not_be(sqlite_url, consumer):
     engine = create_engine(sqlite_url)
@@ -353,9 +344,6 @@ def test_a_missing_table_is_an_error_of_the_database(url):
     with pytest.raises(DBAPIError, match="txbridge_inbox"):
         Inbox(engine, "billing").verify()
     engine.dispose()
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
 
 
 def test_the_statements_make_the_table(url):

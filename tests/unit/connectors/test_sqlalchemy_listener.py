@@ -87,9 +87,6 @@ class Running:
         return self._answer.result(0)
 
 
-# --- one process ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(params=["connection", "session", "asyncio"])
 def make(request, url, engine):
     """Make listeners of each form."""
@@ -334,8 +331,6 @@ def test_a_savepoint_of_the_function_is_its_own_business(engine):
     assert rows(engine) == [(1, ID)]
 
 
-# --- a transaction that the database has rolled back ------------------------------------------------------------------
-
 both = pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
 
 
@@ -552,9 +547,6 @@ def test_a_connection_that_is_lost_at_commit_is_unknown_and_the_check_decides(en
     assert listener.check_local_transaction(MESSAGE) is ROLLBACK
 
 
-# --- two databases ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def other(tmp_path):
     """Another database."""
@@ -621,9 +613,6 @@ def test_a_session_whose_class_binds_it_to_a_connection_is_refused(engine):
             with pytest.raises(UsageError, match="bind it to an Engine"):
                 ask()
     assert rows(engine) == []
-
-
-# --- checks against transactions that run -----------------------------------------------------------------------------
 
 
 def test_after_a_check_the_transaction_can_not_be_executed(engine):
@@ -752,9 +741,6 @@ def test_a_process_that_is_killed_is_judged_by_what_it_committed(url, engine, li
     assert len(rows(engine)) == (expected is COMMIT)
 
 
-# --- a database in trouble --------------------------------------------------------------------------------------------
-
-
 def test_a_commit_whose_answer_was_lost_is_found_by_the_check(engine, listener):
     listener.verify()
 
@@ -823,9 +809,6 @@ def test_a_database_that_goes_away_later_is_unknown_too(engine, listener):
     outcome = client.execute(listener.execute_local_transaction, MESSAGE, 1)
     assert outcome.state is ROLLBACK
     assert ID not in outcome.remark
-
-
-# --- configuration ----------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_table_is_named(url):

@@ -78,9 +78,6 @@ def asked(born, transaction_id=ID):
     return again
 
 
-# --- what goes, and what stays ----------------------------------------------------------------------------------------
-
-
 def test_rows_go_eight_days_after_the_birth_of_their_messages(engine):
     """The half topic keeps bodies for 7 days, and one day is for requests under way."""
     ages = [37 * DAY_MS] * 25 + [8 * DAY_MS + 60_000] + [8 * DAY_MS - 60_000, DAY_MS, 0]
@@ -151,9 +148,6 @@ def test_asynchronous_engines_purge_in_the_same_way(request, driver):
         return deleted
 
     assert asyncio.run(on_loop()) == (1, 0)
-
-
-# --- checks after a purge ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -246,9 +240,6 @@ def test_p2_a_check_answers_by_a_row_that_a_purge_is_deleting(engine, service):
         connection.rollback()
 
 
-# --- the mark ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_mark_and_the_identity_outlive_every_purge_and_the_mark_only_rises(engine, service):
     identity = service().barrier_id()
     write(engine, *((f"{n:032X}", "committed", born_ago(n * DAY_MS)) for n in (0, 2, 4, 10)))
@@ -304,9 +295,6 @@ def test_the_mark_is_committed_before_the_first_row_goes(engine):
     assert int(state_of(engine, "purged")) > CHECKED_BORN
     assert ids(engine) == [ID, "E" * 32]
     assert purge(engine) == 1
-
-
-# --- beside others ----------------------------------------------------------------------------------------------------
 
 
 def test_many_purges_at_once_delete_each_row_once(engine, url):

@@ -46,9 +46,6 @@ def variant(**kwargs) -> HalfEntry:
     return PENDING._replace(**kwargs)
 
 
-# --- OP ---------------------------------------------------------------------------------------------------------------
-
-
 def test_op_records():
     assert encode_ops([7, 3, 12345678901]) == [b"7,3,12345678901"]
     assert encode_ops([0]) == [b"0"]
@@ -106,9 +103,6 @@ def test_malformed_op_records(value, headers, error):
 def test_an_op_record_that_is_not_ascii():
     with pytest.raises(MalformedRecordError, match="ascii"):
         parse_op("٣".encode(), op_headers(Outcome.COMMIT))
-
-
-# --- OFFSET -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_checkpoint():
@@ -232,8 +226,6 @@ def test_unknown_fields_of_a_later_version_do_no_harm():
     assert Checkpoint.decode(having(CHECKPOINT_JSON, later=1)) == CHECKPOINT
     assert HalfEntry.decode(5, having(PENDING_JSON, later=1)) == PENDING
 
-
-# --- OFFSET -----------------------------------------------------------------------------------------------------------
 
 KEY = b"RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS/3"
 

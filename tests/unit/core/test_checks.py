@@ -56,9 +56,6 @@ def unanswered() -> Partition:
     return partition
 
 
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
 def test_p6_a_check_comes_at_the_time_out_and_then_every_interval():
     partition = Partition().prepare(0)
     assert checked_at(partition, range(1_000, 97_000)[::500]) == [
@@ -111,9 +108,6 @@ def test_p6_a_check_that_was_not_sent_is_not_counted():
     assert checked_at(partition, [7_000, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
-
-
 def test_p6_a_dead_group_burns_no_check_and_is_asked_when_it_returns():
     partition = Partition().prepare(0)
     partition.dead.add("orders")
@@ -162,9 +156,6 @@ def test_groups_share_a_round_and_use_what_others_leave():
         equal.prepare(*range(first, first + 50), group=group, born=1_000 + first)
     # 10 among 3, then 6 among 2, then 3: rounded up each time.
     assert offsets(equal.step(9_000, checks=10).checks) == [0, 1, 2, 3, 100, 101, 102, 200, 201, 202]
-
-
-# --- discard ----------------------------------------------------------------------------------------------------------
 
 
 def test_p7_discarded_a_full_interval_after_the_last_check_and_never_with_it():
@@ -248,9 +239,6 @@ def test_p7_a_resumed_message_has_its_age_from_then():
     assert [one.reason for one in partition.step(expiry).discards] == [EXPIRED]
 
 
-# --- the end of a discarded message -----------------------------------------------------------------------------------
-
-
 def test_p9_a_discarded_message_is_forgotten_when_it_can_no_longer_be_resumed():
     partition = checked(0, 1)
     partition.step(97_000)
@@ -270,9 +258,6 @@ def test_a_resume_in_the_transaction_that_would_forget_it_is_heard():
     draft = partition.step(97_000 + RETENTION, resume(0, 0))
     assert (draft.forgotten, offsets(draft.resumed)) == ([], [0])
     assert offsets(partition.step(97_000 + RETENTION).checks) == [0]
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
 
 
 # First checks that are nearer stay until their time comes.
@@ -297,9 +282,6 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
         partition.step(2_000, end(offset, entry(offset, ROLLBACK), group=f"group-{offset}"))
     assert partition.queue.timers.groups_with_checks_due(7_000, 100) == []
     assert len(partition.queue.timers._checks.schedules) == 0
-
-
-# --- when to look again -----------------------------------------------------------------------------------------------
 
 
 def test_next_due_is_the_earliest_of_everything():
@@ -354,9 +336,6 @@ def test_a_watermark_that_lags_too_far_is_due_at_once(bound):
     assert partition.queue.next_due() == 31_000
 
 
-# --- what a check topic refuses ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_parked", [False, True], ids=["young", "parked"])
 def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked):
     partition = Partition().prepare(0, immunity="60" if is_parked else None)
@@ -394,9 +373,6 @@ def test_a_message_that_could_not_be_checked_is_decided_or_expires_like_any_othe
     assert (held.error, held.state) == ("gone", TransactionState.HELD)
     (discarded,) = partition.step(1_000 + MAX_AGE).discards
     assert (discarded.reason, discarded.checks, discarded.error) == (EXPIRED, 0, "too large")
-
-
-# --- clocks that are set ----------------------------------------------------------------------------------------------
 
 
 def test_a_birth_in_the_future_stops_no_other_message():

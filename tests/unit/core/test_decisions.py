@@ -52,9 +52,6 @@ def abandon(offset: int, half_offset: int):
     return end(offset, DecisionEntry(half_offset, id_of(half_offset), UNKNOWN, None, "gone"), source=Source.ABANDON)
 
 
-# --- the decision -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("source", [Source.CLIENT, Source.CHECK, Source.OPERATOR])
 def test_p2_a_commit_is_delivered_and_named_in_the_same_transaction(source):
     partition = Partition().prepare(0, 1)
@@ -92,9 +89,6 @@ def test_p14_one_record_ends_several_messages_in_its_order():
     draft = partition.step(NOW, end(0, entry(3, COMMIT), entry(1, ROLLBACK), entry(0, COMMIT)))
     assert draft.ops() == [(Outcome.COMMIT, [3, 0]), (Outcome.ROLLBACK, [1])]
     assert (draft.entries, draft.bytes) == (3, 200)
-
-
-# --- the first decision wins ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["in one record", "in one transaction", "in the next one", "below the watermark"])
@@ -142,9 +136,6 @@ def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(
     assert queue.remembered(5).outcome is Outcome.ROLLBACK
     queue.finish_messages([7], Outcome.COMMIT)
     assert (queue.remembered(5), queue.remembered(6).outcome) == (None, Outcome.COMMIT)
-
-
-# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("half_offset", [2, 2**60, 2**63 - 1])
@@ -196,9 +187,6 @@ def test_late_is_what_never_was_below_the_watermark_and_not_what_is_to_come_at_i
     assert reasons(partition.step(NOW, end(0, entry(10, COMMIT), entry(9, COMMIT)))) == ["NO_HALF_MESSAGE", "LATE"]
 
 
-# --- resume -----------------------------------------------------------------------------------------------------------
-
-
 def test_p7_a_decision_after_the_discard_is_late():
     partition = discarded(0, 1)
     draft = partition.step(DISCARD_AT + 1, end(0, entry(1, COMMIT), entry(1, ROLLBACK), entry(1, UNKNOWN)))
@@ -248,9 +236,6 @@ def test_a_resume_needs_the_transaction_id_and_the_group():
     assert (draft.resumed, reasons(draft)) == ([], ["WRONG_TRANSACTION_ID", "WRONG_GROUP"])
 
 
-# --- held -------------------------------------------------------------------------------------------------------------
-
-
 def test_p8_a_commit_without_a_topic_to_go_to_is_held_and_the_others_pass():
     partition = Partition()
     partition.prepare(0, topic="missing").prepare(1)
@@ -296,9 +281,6 @@ def test_p5_the_decision_of_a_held_message_stands():
     second = partition.step(NOW, end(1, entry(1, COMMIT), entry(1, ROLLBACK), entry(1, UNKNOWN)))
     assert (second.ops(), reasons(second)) == ([], ["REPEAT", "CONTRADICTION"])
     assert offsets(partition.step(NOW + 1_000).deliver) == [1]
-
-
-# --- what has room ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -372,9 +354,6 @@ def test_no_held_message_overtakes_a_larger_one_that_has_no_room():
     assert offsets(alone.step(NOW + 1_000).deliver) == [0]
 
 
-# --- position ---------------------------------------------------------------------------------------------------------
-
-
 def test_end_goes_on_over_malformed_records_and_markers():
     partition = Partition(next_end=5).prepare(0, 1)
     first, second = (MalformedRecord("END", 0, offset, None, b"x" * 60, (), "nonsense") for offset in (6, 10))
@@ -393,9 +372,6 @@ def test_end_goes_on_over_malformed_records_and_markers():
     partition.commit(draft)
     assert partition.queue.next_end == 13
     assert partition.planner.plan_checkpoint(NOW, NOW, 12).is_empty
-
-
-# --- transactions that are not committed ------------------------------------------------------------------------------
 
 
 def snapshot(partition: Partition):
@@ -473,9 +449,6 @@ def test_a_read_while_a_transaction_is_under_way_is_not_lost():
     partition.commit(draft)
     assert partition.queue.watermark == 1
     assert offsets(partition.step(7_000).checks) == [1]
-
-
-# --- abandon ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_held_message_can_be_abandoned_and_is_finished():

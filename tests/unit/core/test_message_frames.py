@@ -176,9 +176,6 @@ def test_whether_any_of_several_names_a_partition_is_known_without_its_frames():
     assert half_of(b"\x01" + SECOND + FIRST[1:], None, "stock", 2, TXB_DELIVER_AT=b"7").names_partitions
 
 
-# --- what is remembered of it ---------------------------------------------------------------------------------------
-
-
 def test_a_parked_entry_names_all_topics_and_how_many_messages():
     several = HalfEntry(5, ID, "g", "orders,stock", 1_000, 90, 2_000, messages=3, parked=True)
     assert b'"topic":"orders,stock"' in several.encode(7).replace(b" ", b"")

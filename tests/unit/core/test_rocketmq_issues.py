@@ -37,9 +37,6 @@ def history(partition: Partition, until: int, *, born: int = 0, step: int = 100)
     return found
 
 
-# --- immunity ---------------------------------------------------------------------------------------------------------
-
-
 def test_issues_615_8311_an_immunity_of_25_s_burns_no_check():
     # RocketMQ: no check at all, and discarded after 13.5 s, inside its own immunity.
     assert history(Partition(OBSERVED).prepare(0, born=0, immunity="25"), 60_000) == [
@@ -78,9 +75,6 @@ def test_issue_7240_an_end_of_an_immune_message_finishes_no_other():
     restored.prepare(0, 1, 2, born=0, immunity="10")
     for one in (partition, restored):
         assert {offset for _, offset, _ in history(one, 60_000)} == {2}
-
-
-# --- the check loop ---------------------------------------------------------------------------------------------------
 
 
 def test_issues_1517_1544_more_due_checks_than_can_be_sent_are_neither_counted_nor_repeated():
@@ -123,9 +117,6 @@ def test_issue_6401_an_answer_that_was_overtaken_by_the_producer_is_refused():
     partition.step(1_000)
     draft = partition.step(70_000, end(0, entry(0, COMMIT)), end(1, entry(0, ROLLBACK)), end(2, entry(0, UNKNOWN)))
     assert (offsets(draft.deliver), reasons(draft)) == ([0], ["CONTRADICTION"])
-
-
-# --- identity and age -------------------------------------------------------------------------------------------------
 
 
 def test_a_second_half_message_with_the_same_id_is_another_transaction():

@@ -138,9 +138,6 @@ def test_p13_it_is_due_by_the_earlier_of_two_clocks():
     assert (draft.deliver, offsets(draft.scheduled)) == ([], [0])
 
 
-# --- what is too far away ------------------------------------------------------------------------------------------
-
-
 def test_a_time_beyond_the_longest_delay_is_refused_with_a_minute_of_leeway():
     partition = Partition()
     longest = 1_000 + POLICY.timer_max_delay + 60_000
@@ -151,9 +148,6 @@ def test_a_time_beyond_the_longest_delay_is_refused_with_a_minute_of_leeway():
     # One that was taken in when more was allowed stays.
     partition.prepare(0, deliver_at=10**12)
     assert partition.queue.why_not_read(half(0, deliver_at=10**12)) is None
-
-
-# --- records -------------------------------------------------------------------------------------------------------
 
 
 def record_of(*more: tuple[str, bytes | None], deliver_at: int | None = DUE) -> HalfMessage:

@@ -28,9 +28,6 @@ from txbridge.core.states import Outcome, TransactionState
 NOW = 2_000
 
 
-# --- the watermark ----------------------------------------------------------------------------------------------------
-
-
 def test_it_stands_before_the_first_open_message():
     partition = Partition().prepare(0, 1, 2, 3)
     assert partition.queue.watermark == 0
@@ -59,9 +56,6 @@ def test_a_record_is_read_once():
     assert partition.queue.read_half(half(0)) is False
     assert partition.queue.read_malformed(0, 5) is False
     assert list(partition.queue.iter_window()) == [(0, 100)]
-
-
-# --- parking ----------------------------------------------------------------------------------------------------------
 
 
 def test_p9_it_does_not_lag_by_more_than_the_time_allowed():
@@ -116,9 +110,6 @@ def test_a_message_can_be_discarded_above_the_watermark():
     assert offsets(partition.step(97_003, end(2, entry(1, COMMIT))).deliver) == [1]
 
 
-# --- malformed --------------------------------------------------------------------------------------------------------
-
-
 def test_the_watermark_waits_for_what_is_not_set_aside():
     partition = Partition()
     for offset in range(4):
@@ -129,9 +120,6 @@ def test_the_watermark_waits_for_what_is_not_set_aside():
     partition.queue.read_malformed(4, 50)
     partition.commit(draft)
     assert (partition.queue.watermark, partition.queue.malformed) == (2, {2, 3, 4})
-
-
-# --- take-over --------------------------------------------------------------------------------------------------------
 
 
 def parked(offset: int, state: TransactionState = TransactionState.PENDING, **others) -> HalfEntry:
@@ -214,9 +202,6 @@ def test_p3_what_op_names_is_finished_and_the_last_record_counts():
     draft = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in (2, 4, 6, 7)]))
     assert (draft.deliver, reasons(draft)) == ([], ["LATE", "REPEAT", "REPEAT", "CONTRADICTION"])
     assert partition.queue.watermark == 5
-
-
-# --- where OP must be replayed from -----------------------------------------------------------------------------------
 
 
 def test_op_is_replayed_from_the_first_record_that_names_something_above_the_watermark():

@@ -127,9 +127,6 @@ def test_it_counts_what_the_bodies_take(size: int, more: int) -> None:
     assert 1 / 1.35 < cache.bytes / taken < 1.35
 
 
-# --- what is read back ------------------------------------------------------------------------------------------------
-
-
 class _Record:
     def __init__(self, offset: int) -> None:
         self._offset = offset

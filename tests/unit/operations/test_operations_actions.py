@@ -39,9 +39,6 @@ def parked(state: TransactionState, **fields: object) -> HalfEntry:
     return HalfEntry(state=state, **{**known, **fields})
 
 
-# --- before writing ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("message", "action", "text"),
     [
@@ -128,9 +125,6 @@ def test_what_an_action_would_do(action, message, result, text):
     assert foretell(action, message) == Answer(message, result, f"{text}. Nothing was written")
 
 
-# --- after it was applied ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("decision", "commands", "outcomes", "entry_now", "result", "text"),
     [
@@ -213,9 +207,6 @@ SEE_LOG = "the worker refused it; its log says why (event end_refused)"
 )
 def test_what_became_of_a_resume(message, commands, outcomes, entry_now, result, text):
     assert outcome_of(Action.RESUME, message, 20, commands, outcomes, entry_now) == Answer(message, result, text, 20)
-
-
-# --- who and why ------------------------------------------------------------------------------------------------------
 
 
 def test_reason_and_operator_are_taken_without_surrounding_blanks():

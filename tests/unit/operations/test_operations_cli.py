@@ -58,9 +58,6 @@ def txbridge(monkeypatch, capsys):
     return run
 
 
-# --- printing ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("key", "text"), [(None, ""), (b"", ""), (b"k", "k"), (b"\xff\x00", "0xff00")])
 def test_a_key_is_shown_as_text_or_as_hexadecimal_digits(key, text):
     assert shown_key(key) == text
@@ -296,9 +293,6 @@ def test_answers_in_words(capsys):
     )
 
 
-# --- exit codes -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("results", "code"),
     [
@@ -314,9 +308,6 @@ def test_answers_in_words(capsys):
 )
 def test_the_exit_code_is_that_of_the_worst_answer(results, code):
     assert exit_code([Answer(PENDING, result, "", None) for result in results]) == code
-
-
-# --- arguments ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -346,9 +337,6 @@ def test_pending_lists_the_states_that_are_asked_for(txbridge, on_cluster):
         default,
         default | {TransactionState.SCHEDULED, TransactionState.DISCARDED},
     ]
-
-
-# --- mistakes ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "ms"), [("90s", 90_000), ("10m", 600_000), ("2h", 7_200_000), ("3d", 259_200_000)])

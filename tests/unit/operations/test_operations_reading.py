@@ -187,9 +187,6 @@ def places(messages: Sequence[OpenMessage]) -> list[str]:
     return [message.coordinates for message in messages]
 
 
-# --- slow partitions --------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def slow_first(logs: Logs) -> Logs:
     """One message in each of two partitions; the last record of HALF that was read does not come in the first one."""
@@ -268,18 +265,12 @@ def test_the_oldest_messages_are_listed_and_all_are_counted(logs: Logs) -> None:
         list_pending(CONNECTION, Selection(partition=2))
 
 
-# --- growing logs -----------------------------------------------------------------------------------------------------
-
-
 def test_a_message_that_is_prepared_during_the_read_is_not_listed(logs: Logs) -> None:
     """It may be finished when END is read."""
     logs.prepare(0)
     logs.checkpoint(0)
     logs.on_poll[NAMES.offset] = lambda: logs.prepare(0)
     assert places(list_pending(CONNECTION, errors=False).messages) == ["0:0"]
-
-
-# --- commands for many ------------------------------------------------------------------------------------------------
 
 
 def test_an_outcome_that_the_wait_for_another_batch_has_read_is_not_forgotten(
@@ -345,9 +336,6 @@ def test_a_command_that_is_stored_is_no_failure_when_kafka_cannot_be_read_then(
     answer = resolve(CONNECTION, "0:0", Decision.ROLLBACK, **WORDS)
     assert (answer.result, answer.end_offset, written) == (Result.STORED, 0, [[0]])
     assert "its result could not be read: Kafka cannot be reached; all brokers are down. Do not" in answer.detail
-
-
-# --- bodies -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_rollback_needs_no_body(logs: Logs, written: list[list[int]]) -> None:

@@ -62,9 +62,6 @@ def test_entries_that_are_applied_already_are_not_waiting():
     assert [entry.half_offset for entry in seen.rest_of(later).entries] == [1, 2, 3]
 
 
-# --- what is open -----------------------------------------------------------------------------------------------------
-
-
 def test_a_half_message_is_open_unless_op_names_it():
     seen = view()
     seen.take_op(Outcome.COMMIT, [9, 11])
@@ -101,9 +98,6 @@ def test_without_a_checkpoint_everything_in_half_is_open():
     assert seen.watermark == 7
     seen.take_half(half(7))
     assert [one.half_offset for one in seen.open_messages()] == [7]
-
-
-# --- the next step ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,9 +138,6 @@ def test_the_next_step_of_a_parked_message(entry_of_offset, step, due):
 def test_a_message_below_the_log_start_of_half_has_no_body():
     gone, kept = view(half_start=5, p4=parked(4), p5=parked(5)).open_messages()
     assert (gone.gone, kept.gone) == (True, False)
-
-
-# --- END that is not applied yet --------------------------------------------------------------------------------------
 
 
 def test_the_first_decision_in_end_is_shown_as_stored():
@@ -198,9 +189,6 @@ def test_commands_are_foreseen_by_the_workers_table():
         (7, False, RefusalReason.CONTRADICTION),
         (8, False, None),
     ]
-
-
-# --- selection --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

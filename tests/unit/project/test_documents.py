@@ -75,8 +75,6 @@ def test_the_site_has_every_page_and_the_readme_leads_to_its_start() -> None:
     assert {"docs/index.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= linked
 
 
-# --- the examples -----------------------------------------------------------------------------------------------------
-
 _PARSERS = {
     "python": lambda text: compile(text, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True),
     "json": json.loads,
@@ -101,9 +99,6 @@ def test_every_example_can_be_parsed(where: str, language: str, text: str) -> No
     _PARSERS[language](text)
 
 
-# --- the ways through the code, in docs/architecture.md ---------------------------------------------------------------
-
-
 def test_the_ways_through_the_code_pass_modules_that_exist_and_count_them() -> None:
     page = (ROOT / "docs/architecture.md").read_text("utf-8").split("## Three ways through the code")[1]
     ways = page.split("\n## ")[0].split("\n### ")[1:]
@@ -114,8 +109,6 @@ def test_the_ways_through_the_code_pass_modules_that_exist_and_count_them() -> N
         assert f"Modules on the way: {len(set(modules))}." in way
         assert len(set(modules)) == len(modules)
 
-
-# --- the states, in docs/concepts.md ----------------------------------------------------------------------------------
 
 _WORDS = {state: state_diagram.words(state) for state in TransactionState}
 _DECISIONS = (Event.COMMIT, Event.ROLLBACK, Event.UNKNOWN, Event.RESUME, Event.ABANDON)

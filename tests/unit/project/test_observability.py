@@ -104,9 +104,6 @@ def test_every_cause_is_a_log_event_that_the_page_explains():
     assert [cause for cause in CAUSES if f"`{cause}`" not in page.partition("## Log events")[2]] == []
 
 
-# --- rules and board --------------------------------------------------------------------------------------------------
-
-
 def rules() -> list[dict]:
     return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 

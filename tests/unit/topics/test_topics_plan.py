@@ -340,9 +340,6 @@ def test_groups_must_be_groups(group):
         plan(FakeCluster(), NAMES, PlanOptions(groups=(group,)))
 
 
-# --- real topics ------------------------------------------------------------------------------------------------------
-
-
 def test_a_missing_real_topic_is_created_with_room_for_the_largest_message():
     options = PlanOptions(max_message_size=2_000_000, real_topics=(RealTopic("orders"), RealTopic("paid", 6)))
     plans = by_topic({**NOTHING, "orders": None, "paid": None}, options)

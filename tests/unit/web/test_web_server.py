@@ -83,9 +83,6 @@ def raw(web: WebServer, request: bytes) -> bytes:
         return found
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_question_is_answered_with_its_reasons(web: WebServer, reasons: list[str]) -> None:
     status, body, headers = get(web, "/livez?verbose=1")
     assert (status, json.loads(body)) == (200, {"ok": True, "reasons": []})
@@ -120,9 +117,6 @@ def test_pages_are_made_in_a_fifth_of_the_time_however_many_ask(web: WebServer, 
     gaps = [after - before for before, after in pairwise(page.made)]
     assert len(gaps) == 7
     assert min(gaps) >= 0.08
-
-
-# --- bad requests -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,9 +177,6 @@ def test_on_the_network_metrics_are_answered_by_any_name_and_pages_are_not() -> 
     finally:
         web.close()
     assert status == {"/metrics": b"200", "/livez": b"200", "/status": b"421"}
-
-
-# --- too many, too slow, too much -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("attack", port_attacks.ATTACKS)
@@ -271,9 +262,6 @@ def test_a_connection_that_can_not_be_accepted_is_accepted_later_without_spinnin
         assert probe.recv(12) == b"HTTP/1.1 200"
     assert len(tried) == 3
     assert min(after - before for before, after in pairwise(tried)) >= 0.45
-
-
-# --- listening --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

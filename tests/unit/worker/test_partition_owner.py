@@ -72,8 +72,6 @@ class Attempts:
         queue = SimpleNamespace(open_counts=lambda: OpenCounts({}, {}), watermark=0, next_end=0)
         return SimpleNamespace(queue=queue, close=lambda: None)
 
-    # --- the commit loop --------------------------------------------------------------------------------------------
-
     pause, rest, idle = 0.0, 0.0, 0.1
 
     def prove_ownership(self) -> None:

@@ -107,8 +107,6 @@ class SendPath:
         if self._process != process.generation():
             raise started_before_a_fork()
 
-    # --- the steps --------------------------------------------------------------------------------------------------
-
     def admit_message(self, message: Message) -> str:
         """Return the id of a new transaction. Raises UsageError if this client cannot send the message."""
         self.require_this_process()
@@ -239,8 +237,6 @@ class SendPath:
         self.attempts.finish_attempt(transaction_id)
         for watcher in self._watchers:
             watcher.forget_attempt(transaction_id)
-
-    # --- for threads ------------------------------------------------------------------------------------------------
 
     def write_half(
         self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report, half_partition: int = BY_KEY

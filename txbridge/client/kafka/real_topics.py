@@ -47,8 +47,6 @@ class RealTopics:
         #: Topics whose rules this user may not see.
         self._hidden: set[str] = set()
 
-    # --- timestamps -------------------------------------------------------------------------------------------------
-
     def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
         """A call that asks Kafka, within `timeout` seconds, for what is not known of the message's topics. Or None."""
         unknown = self._unknown_of({one.topic for one in message.messages if one.timestamp is not None})
@@ -92,8 +90,6 @@ class RealTopics:
         if message.timestamp is None:
             return False
         return rules.refusal_of_time(message.timestamp, max(now_ms(), message.deliver_at or 0)) is not None
-
-    # --- questions --------------------------------------------------------------------------------------------------
 
     def _unknown_of(self, topics: Iterable[str]) -> list[str]:
         now = time.monotonic()

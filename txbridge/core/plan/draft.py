@@ -82,8 +82,6 @@ class Draft:
         #: Number of messages delivered, by the append time (ms) of their END.
         self.delivered_since: dict[int, int] = {}
 
-    # --- END --------------------------------------------------------------------------------------------------------
-
     def apply_end(self, part: Slice, obstacle: Obstacle) -> None:
         """Apply the next entries of END, all of one END record, one by one."""
         record, start, stop, _ = part
@@ -271,8 +269,6 @@ class Draft:
             self._change_entry(entry, state, time, error=None, attempts=0, **later)
         return part.entry
 
-    # --- due work ---------------------------------------------------------------------------------------------------
-
     def note_due(self, *, is_more: bool, left_out: bool) -> None:
         """Note whether more messages may be due, and whether one had no room."""
         self.more_due, self.left_out = is_more, left_out
@@ -296,8 +292,6 @@ class Draft:
         due = self.now + self.queue.policy.discard_retention
         self.discards.append(self._change_entry(entry, state, due, reason=reason))
         self.bytes += entry.size
-
-    # --- HALF --------------------------------------------------------------------------------------------------------
 
     def set_aside_malformed(self, limit: int) -> None:
         """Copy malformed records of HALF, the first `limit` of them, to the discard topic.
@@ -336,8 +330,6 @@ class Draft:
             while watermark < fresh.stop and (watermark in self._final or queue.outcome_of(watermark) is not None):
                 watermark += 1
         self.watermark = watermark
-
-    # --- the overlay ------------------------------------------------------------------------------------------------
 
     def take_due(self, entries: list[HalfEntry]) -> list[HalfEntry]:
         """Note entries that were taken from a schedule. Returns those that this draft has not touched yet."""
@@ -384,8 +376,6 @@ class Draft:
     def note_discarded(self, offset: int, partition: int, discard_offset: int) -> None:
         """Note where the discard record of a message landed. Its parked entry, written later, has that position."""
         self._changed[offset] = self._changed[offset]._replace(discarded_at=(partition, discard_offset))
-
-    # --- for the shell ----------------------------------------------------------------------------------------------
 
     @property
     def changed(self) -> Collection[HalfEntry]:

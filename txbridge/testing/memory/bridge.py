@@ -91,8 +91,6 @@ class MemoryBridge:
             self._broker.partition.topics.partitions[topic] = partitions
         return topic
 
-    # --- messages and transactions ----------------------------------------------------------------------------------
-
     def read_visible(self, topic: str) -> list[Message]:
         """All messages of a real topic that consumers see now: as they get them, by partition.
 
@@ -138,8 +136,6 @@ class MemoryBridge:
         """All transactions that are undecided, oldest first, with the number of `checks` that were sent for each."""
         with self._broker.lock:
             return self._broker.partition.list_pending()
-
-    # --- time -------------------------------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
         """Let this time pass. Whatever becomes due happens at its time: deliveries, checks, discards.
@@ -203,8 +199,6 @@ class MemoryBridge:
             return
         if any(client.is_on(loop) for client in self._clients):
             raise UsageError(f"{name}() would block the event loop that answers checks: await bridge.aio.{name}()")
-
-    # --- failures ---------------------------------------------------------------------------------------------------
 
     def lose_decision(self) -> None:
         """Let the next END be lost, of a send or of a check: Kafka does not get it. The result has the error."""

@@ -109,8 +109,6 @@ class MemoryClient:
         if options.forwarding is not None:
             options.forwarding.connect(self.group, self.sends.send_commit_again)
 
-    # --- as Runtime -------------------------------------------------------------------------------------------------
-
     @property
     def is_connected(self) -> bool:
         return self._broker.is_running and not self.has_crashed
@@ -149,8 +147,6 @@ class MemoryClient:
         finish_checks(deadline.timeout)
         self._leave(self)
 
-    # --- as HalfWriters, and as each HalfWriter ---------------------------------------------------------------------
-
     def for_caller(self, _running: int, _local: int) -> MemoryClient:
         return self
 
@@ -181,8 +177,6 @@ class MemoryClient:
         if self.after_reports is not None:
             self.after_reports()
 
-    # --- as DecisionSender ------------------------------------------------------------------------------------------
-
     def submit_command(self, _partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
         """Store a decision, unless it is to be lost. What it makes visible is visible when this returns."""
         ticket = Ticket(entry, size)
@@ -209,8 +203,6 @@ class MemoryClient:
         if self._broker.take_crash(point):
             self.has_crashed = True
             raise ClientCrashError(f"the process of this producer dies here: {point.value} (MemoryBridge.crash_at)")
-
-    # --- checks -----------------------------------------------------------------------------------------------------
 
     def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether its listener is called on this event loop."""

@@ -93,8 +93,6 @@ class MemoryPartition:
         self._end = 0
         self._topics: dict[tuple[str, int], list[Message]] = defaultdict(list)
 
-    # --- what clients write and read --------------------------------------------------------------------------------
-
     def store_half(self, key: bytes | None, value: bytes | None, headers: Headers, now: int) -> int:
         """Append a half message at this time (ms). Returns its offset."""
         half = parse_half(len(self._halves), now, key, value, headers, self._names)
@@ -119,8 +117,6 @@ class MemoryPartition:
         """The records of a topic, partition by partition."""
         partitions = sorted(partition for name, partition in self._topics if name == topic)
         return [message for partition in partitions for message in self._topics[topic, partition]]
-
-    # --- the worker -------------------------------------------------------------------------------------------------
 
     def run_turns(self, now: int, is_alive: Callable[[str], bool]) -> list[Message]:
         """Do all that is due at this time (ms), and return the records of the checks.
@@ -215,8 +211,6 @@ class MemoryPartition:
             )
         )
         return log[-1]
-
-    # --- questions of a test ----------------------------------------------------------------------------------------
 
     def state_of(self, offset: int) -> TransactionState | None:
         """The state of the half message at this offset; None if there is none."""

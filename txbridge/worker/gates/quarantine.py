@@ -104,8 +104,6 @@ class Quarantine:
         """Whether messages for this topic have to be looked at one by one."""
         return topic in self._wards
 
-    # --- what may be written ----------------------------------------------------------------------------------------
-
     def reason_to_hold(self, topics: Iterable[str]) -> str | None:
         """Reason to hold a new commit for these topics, or None."""
         now = self._outside.monotonic()
@@ -165,8 +163,6 @@ class Quarantine:
                 self._wards[topic] = self._wards.pop(topic)
                 return topic, ward.together
         return None
-
-    # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def block_topic(self, topic: str, reason: str) -> float:
         """Try nothing with a topic that takes no record. Returns the monotonic time (s) until which."""

@@ -73,8 +73,6 @@ class TopicHealth:
         self.limits: Mapping[str, int] = {}
         self._flushes_left = _MOST_FLUSHES
 
-    # --- asking Kafka -----------------------------------------------------------------------------------------------
-
     def look_up(self, topics: Iterable[str]) -> None:
         """Ask Kafka about topics whose answer is old. Never creates a topic. Raises UnansweredError.
 
@@ -144,8 +142,6 @@ class TopicHealth:
         if known is None or known.partitions is None:
             return None
         return partition_problem(topic, known.partitions, partition)
-
-    # --- for a draft ------------------------------------------------------------------------------------------------
 
     def begin_draft(self) -> None:
         self._flushes_left = _MOST_FLUSHES
@@ -236,8 +232,6 @@ class TopicHealth:
             return None
         self._strict[topic] = self._outside.monotonic() + _STRICT_S
         return f"topic {topic}: {why}"
-
-    # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def explain_refusal(self, topic: str, records: Iterable[RecordFacts], now: int) -> bool:
         """Compare the messages of a topic that has refused one with its rules from now on.

@@ -91,8 +91,6 @@ class Health:
         self._looked_after_at = 0.0
         self._needs_restart = Agreement(_END_AFTER_S, _LEAST_ANSWERS, _MOST_APART_S)
 
-    # --- worker and event loop --------------------------------------------------------------------------------------
-
     @property
     def worker(self) -> Worker | None:
         return self._worker
@@ -220,8 +218,6 @@ class Health:
             return None
         facts = worker.partition_facts()
         return facts if facts or worker.was_assigned else None
-
-    # --- the answers ------------------------------------------------------------------------------------------------
 
     def not_live(self) -> list[str]:
         """Problems that only a restart of the process can solve; empty when it lives."""

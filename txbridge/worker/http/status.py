@@ -127,8 +127,6 @@ class StatusBoard:
                     found[group] += number
         return [group for group, _ in found.most_common(_MOST_GROUPS + 1) if group != OTHER]
 
-    # --- contents ---------------------------------------------------------------------------------------------------
-
     def take_snapshot(self) -> dict[str, Any]:
         """The page's data as JSON values. Times in seconds since 1970 UTC, ages in seconds. Asks nobody."""
         worker, settings = self._health.worker, self._settings

@@ -97,8 +97,6 @@ class HalfLog:
         self._last_id = ""
         self._mark = state.checkpoint.marks.get("half")
 
-    # --- reading ----------------------------------------------------------------------------------------------------
-
     def take_in(self, limit: int, timeout: float) -> int:
         """Read up to `limit` records of HALF, and return how many came."""
         state = self._state
@@ -252,8 +250,6 @@ class HalfLog:
             record = self._malformed.pop(offset)
             if isinstance(record, MalformedRecord):
                 self._malformed_bytes -= len(record.value or b"")
-
-    # --- for decisions ----------------------------------------------------------------------------------------------
 
     def look_at_end(self) -> None:
         """Check from time to time that HALF still reaches what was read of it. Raises LogGoneError, UnansweredError."""

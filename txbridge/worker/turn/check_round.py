@@ -97,8 +97,6 @@ class CheckRound:
         """Whether something is due whose round is not planned yet."""
         return self._due is not None
 
-    # --- condition of a round ---------------------------------------------------------------------------------------
-
     def note_what_is_due(self, clock: BrokerClock, end_position: int) -> None:
         """If something is due, remember the END offset to be applied first: the end of END as of a later time.
 
@@ -155,8 +153,6 @@ class CheckRound:
         applied = self._state.queue.next_end
         self._watch.round_waits(f"END has to be applied up to offset {stored_to}, and is up to {applied}")
         return None
-
-    # --- contents of a round ----------------------------------------------------------------------------------------
 
     def prepare(self, as_of: int) -> DueRound:
         """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe."""

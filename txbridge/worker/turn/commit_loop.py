@@ -221,8 +221,6 @@ class CommitLoop:
         self._more = True
         return True
 
-    # --- before the plan --------------------------------------------------------------------------------------------
-
     def _read_ahead(self) -> bool:
         """Read HALF further than decisions need: an undecided message must be known before its check is due.
 
@@ -270,8 +268,6 @@ class CommitLoop:
     def _look_up(self, topics: AbstractSet[str]) -> None:
         """Ask Kafka about these topics, and those of due deliveries."""
         self._topics.look_up(topics | self._planner.look_at_due(self.clock.due()))
-
-    # --- at rest ----------------------------------------------------------------------------------------------------
 
     def _settle_at_ends(self) -> None:
         """After a while without work, write a checkpoint with the offsets at which the logs end.

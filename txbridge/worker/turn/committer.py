@@ -303,8 +303,6 @@ class Committer:
                 f"records are lost"
             )
 
-    # --- failures ---------------------------------------------------------------------------------------------------
-
     def _on_refused(self, contents: Contents, error: RecordsRefusedError, probe: Probe | None, seconds: float) -> None:
         """Act on the refused records in a way that lets all others pass. `seconds`: what the attempt has cost."""
         draft = contents.draft
