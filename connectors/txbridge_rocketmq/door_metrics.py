@@ -12,52 +12,37 @@ class DoorMetrics:
     """Metrics of a door, changed in the event loop only. Any thread may read the registry."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.connections = Gauge(
-            "txbridge_rocketmq_connections", "Open connections of clients.", registry=self.registry
-        )
-        self.streams = Gauge(
-            "txbridge_rocketmq_streams", "Open telemetry streams of gRPC clients.", registry=self.registry
-        )
-        self.groups = Gauge(
-            "txbridge_rocketmq_groups", "Producer groups whose checks this door reads.", registry=self.registry
-        )
-        self.requests = Counter(
-            "txbridge_rocketmq_requests",
-            "Requests, by RocketMQ's name of the request and of the answer.",
-            ["request", "response"],
-            registry=self.registry,
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"txbridge_rocketmq_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"txbridge_rocketmq_{name}", text, labels, registry=registry)
+
+        self.connections = gauge("connections", "Open connections of clients.")
+        self.streams = gauge("streams", "Open telemetry streams of gRPC clients.")
+        self.groups = gauge("groups", "Producer groups whose checks this door reads.")
+        self.requests = counter(
+            "requests", "Requests, by RocketMQ's name of the request and of the answer.", "request", "response"
         )
         self.sends = Histogram(
             "txbridge_rocketmq_send_seconds",
             "From a SEND that was read to its acknowledgement by Kafka.",
-            registry=self.registry,
+            registry=registry,
             buckets=_BUCKETS,
         )
-        self.checks = Counter(
-            "txbridge_rocketmq_checks",
+        self.checks = counter(
+            "checks",
             "Checks: sent to a client, not sent, answered by the door, or not of this door (not_ours).",
-            ["result"],
-            registry=self.registry,
+            "result",
         )
-        self.closed = Counter(
-            "txbridge_rocketmq_connections_closed",
-            "Connections that the door closed, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-        self.traces_dropped = Counter(
-            "txbridge_rocketmq_traces_dropped",
-            "Messages with traces of clients, whose topic does not exist.",
-            registry=self.registry,
-        )
-        self.equal_ids = Counter(
-            "txbridge_rocketmq_equal_ids",
+        self.closed = counter("connections_closed", "Connections that the door closed, by reason.", "reason")
+        self.traces_dropped = counter("traces_dropped", "Messages with traces of clients, whose topic does not exist.")
+        self.equal_ids = counter(
+            "equal_ids",
             "Transactional and delayed messages with the id of another message: some clients make equal ids.",
-            registry=self.registry,
         )
-        self.ends_lost = Counter(
-            "txbridge_rocketmq_ends_not_acknowledged",
-            "Decisions that Kafka did not acknowledge; the worker asks again.",
-            registry=self.registry,
+        self.ends_lost = counter(
+            "ends_not_acknowledged", "Decisions that Kafka did not acknowledge; the worker asks again."
         )

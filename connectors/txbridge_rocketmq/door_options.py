@@ -6,8 +6,9 @@ import os
 import ssl
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from txbridge.errors import UsageError
 from txbridge_rocketmq.access import AccessKeys, read_keys
@@ -16,81 +17,36 @@ from txbridge_rocketmq.access import AccessKeys, read_keys
 SECRET_VARIABLE = "TXBRIDGE_ROCKETMQ_SECRET"  # noqa: S105  a name
 #: Minimum length of the secret, in characters: too many to be tried out, even with letters and digits alone.
 SHORTEST_SECRET = 32
-#: The port is that of RocketMQ's name server.
-DEFAULT_LISTEN = "127.0.0.1:9876"
-
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """Validated options of a door."""
+    """Validated options of a door's place."""
 
     host: str
     port: int
     addresses: tuple[str, ...]
-    secret: bytes
+    secret: bytes = field(repr=False)
     access: AccessKeys
     tls: ssl.SSLContext | None
     #: Host and port for gRPC clients; None if they are not served.
     grpc: tuple[str, int] | None
-    metrics_host: str
-    #: 0 means no metrics.
-    metrics_port: int
-    #: Whether to listen on the port two below, too, to which clients up to RocketMQ 4.4 send.
-    old_port: bool
-    #: Maximum bytes of requests that are being read or answered.
-    memory: int
-    max_connections: int
-    max_groups: int
     #: Partitions of topics that are created when a client names them; 0: none is created.
     auto_create_topics: int
 
-    def __repr__(self) -> str:
-        return f"DoorOptions({self.host}:{self.port})"
 
-
-def door_options(
-    *,
-    listen: str = DEFAULT_LISTEN,
-    advertised: str = "",
-    grpc_listen: str = "",
-    secret_file: Path | None = None,
-    access_keys: Path | None = None,
-    tls_certificate: Path | None = None,
-    tls_key: Path | None = None,
-    metrics_host: str = "127.0.0.1",
-    metrics_port: int = 0,
-    old_port: bool = False,
-    memory_mib: int = 256,
-    max_connections: int = 5_000,
-    max_groups: int = 500,
-    auto_create_topics: int = 0,
-    environ: Mapping[str, str] = os.environ,
-) -> DoorOptions:
-    """Validate the options of the command. Raises UsageError, which says what to do."""
-    host, port = _address(listen, "--listen", smallest_port=0)
-    addresses = _advertised(host, listen, advertised)
-    grpc = _address(grpc_listen, "--grpc-listen", smallest_port=0) if grpc_listen else None
-    if old_port and port and port < 3:
-        raise UsageError(f"--old-port needs a port two below that of --listen, which is {port}")
-    if memory_mib < 32:
-        raise UsageError(f"--memory must be at least 32 MiB, not {memory_mib}: a single frame may take 16")
+def door_options(place: Any, environ: Mapping[str, str] = os.environ) -> DoorOptions:
+    """Validate the command's DoorPlace. Raises UsageError, which says what to do."""
+    host, port = _address(place.listen, "--listen", smallest_port=0)
     return DoorOptions(
         host=host,
         port=port,
-        addresses=addresses,
-        secret=read_secret(secret_file, environ),
-        access=AccessKeys() if access_keys is None else read_keys(access_keys),
-        tls=_tls(tls_certificate, tls_key),
-        grpc=grpc,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port,
-        old_port=old_port,
-        memory=memory_mib * _MIB,
-        max_connections=max_connections,
-        max_groups=max_groups,
-        auto_create_topics=auto_create_topics,
+        addresses=_advertised(host, place.listen, place.advertised),
+        secret=read_secret(place.secret_file, environ),
+        access=AccessKeys() if place.access_keys is None else read_keys(place.access_keys),
+        tls=_tls(place.tls_certificate, place.tls_key),
+        grpc=_address(place.grpc_listen, "--grpc-listen", smallest_port=0) if place.grpc_listen else None,
+        auto_create_topics=place.auto_create_topics,
     )
 
 

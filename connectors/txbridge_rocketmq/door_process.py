@@ -18,7 +18,6 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.backoff import keep_trying
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
-from txbridge.client.checks.request import CheckRequest
 from txbridge.client.kafka.clients import create_admin
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
@@ -35,12 +34,13 @@ from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import WebServer
 from txbridge_rocketmq.admin import MqadminRequests
-from txbridge_rocketmq.check_topics import CheckTopics, Make
+from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.client_listener import ClientListener
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.door_options import DoorOptions
+from txbridge_rocketmq.groups import Taker
 from txbridge_rocketmq.grpc_server import GrpcServer
 from txbridge_rocketmq.identity import LARGEST_PARTITION
 from txbridge_rocketmq.outlet import Outlet
@@ -50,6 +50,7 @@ from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topic_admin import TopicAdmin
 from txbridge_rocketmq.topics import LookUps, Topics, look_up
 
+_MIB = 1024 * 1024
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
 #: client when many callers wait.
 _LINGER_MS = 0.5
@@ -65,22 +66,29 @@ _CHECKS_HELD = 2_000
 _log = get_logger("txbridge.rocketmq")
 
 
-def run(settings: WorkerSettings, options: DoorOptions) -> None:
-    """Serve until SIGTERM or Ctrl-C.
+def run(settings: WorkerSettings, options: DoorOptions, load: Any) -> None:
+    """Serve until SIGTERM or Ctrl-C. `load` is the command's DoorLoad.
 
     Raises TxBridgeError if it cannot start: LayoutError, LocalProblemError, UsageError and errors of Kafka.
     """
+    if load.old_port and 0 < options.port < 3:
+        raise UsageError(f"--old-port needs a port two below that of --listen, which is {options.port}")
     kafka = KafkaConnection(settings.bootstrap_servers)
     admin = create_admin(settings.librdkafka, AdminClient, kafka)
     with end_on_signal(AT_START):
         look = partial(check_layout, admin, Names(settings.namespace), client=True)
         layout = keep_trying(look, _log, settings.bootstrap_servers)
     kafka.cluster_id = layout.cluster_id
-    asyncio.run(_serve(settings, options, kafka, admin, layout))
+    asyncio.run(_serve(settings, options, load, kafka, admin, layout))
 
 
 async def _serve(
-    settings: WorkerSettings, options: DoorOptions, kafka: KafkaConnection, admin: AdminClient, layout: Layout
+    settings: WorkerSettings,
+    options: DoorOptions,
+    load: Any,
+    kafka: KafkaConnection,
+    admin: AdminClient,
+    layout: Layout,
 ) -> None:
     names, user = Names(settings.namespace), settings.librdkafka
     if layout.partitions > LARGEST_PARTITION + 1:
@@ -102,12 +110,33 @@ async def _serve(
         "messages",
     )
     end_outlet = Outlet(kafka_config.end_producer_config(user), kafka, "ENDs")
+
+    def make_topic(group: str, is_unwanted: Callable[[], bool]) -> bool:
+        bounds = Bounds(is_unwanted=is_unwanted)
+        bounds.require_wanted()
+        return requests.lend_client(lambda admin: ensure_check_topic(admin, names, group, layout, bounds=bounds))
+
+    def join(group: str, take: Taker, is_unwanted: Callable[[], bool]) -> CheckConsumer:
+        make_topic(group, is_unwanted)
+        consumer = CheckConsumer(
+            kafka_config.check_consumer_config(user, group=names.check(group)),
+            kafka,
+            CheckGroup(group, names, watch.partitions),
+            take,
+            _CHECKS_HELD,
+            watch,
+            lambda: make_topic(group, is_unwanted),
+        )
+        consumer.start()
+        return consumer
+
     # Closed in the reverse order: no more clients, no more checks, then answers to the requests that are there, then
     # Kafka. Clients are served while the door leaves its groups, which may take seconds.
     async with contextlib.AsyncExitStack() as at_end:
         at_end.callback(asyncio.create_task(_beat(alive)).cancel)
-        web = _web(options, metrics, alive, lambda: _not_ready(kafka, watch, stopped))
-        if web is not None:
+        questions = {"/livez": lambda: _not_alive(alive), "/readyz": lambda: _not_ready(kafka, watch, stopped)}
+        if load.metrics_port:
+            web = WebServer(load.metrics_host, load.metrics_port, metrics.registry, questions)
             at_end.callback(web.close)
         for outlet, topic in ((records, names.half), (end_outlet, names.end)):
             at_end.push_async_callback(asyncio.to_thread, outlet.close)
@@ -115,17 +144,20 @@ async def _serve(
         topic_admin = TopicAdmin(partial(look_up, requests), admin, layout, options.auto_create_topics)
         topics = Topics(topic_admin.look_or_create)
         at_end.callback(topics.close)
-        make_topic = partial(_make_check_topic, requests, names, layout)
-        check_topics = CheckTopics(make_topic, options.max_groups)
+        check_topics = CheckTopics(make_topic, load.max_groups)
         at_end.callback(check_topics.close)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stopped.set)
 
-        server = ClientListener(options.max_connections, options.tls)
+        server = ClientListener(load.max_connections, options.tls)
         port = server.listen_on(options.host, options.port)
-        if options.old_port:
+        if load.old_port:
             server.listen_on(options.host, port - 2)
-        rpc, rpc_port = _listen_for_rpc(options, layout)
+        rpc: GrpcServer | None = None
+        rpc_port = None
+        if options.grpc is not None:
+            rpc = GrpcServer(load.max_connections, layout.max_message_size, options.tls)
+            rpc_port = rpc.listen_on(*options.grpc)
         door = Door(
             DoorSetting(
                 names=names,
@@ -141,10 +173,10 @@ async def _serve(
             topics,
             LookUps(partial(look_up, requests), 1),
             check_topics,
-            partial(_join, user, names, watch, kafka, make_topic),
+            join,
             metrics,
-            memory=options.memory,
-            max_groups=options.max_groups,
+            memory=load.memory_mib * _MIB,
+            max_groups=load.max_groups,
         )
         admin_requests = MqadminRequests(door, topic_admin)
         at_end.callback(admin_requests.close)
@@ -157,7 +189,7 @@ async def _serve(
         if rpc is not None:
             at_end.push_async_callback(rpc.close, _PATIENCE_S)
         at_end.callback(server.close)
-        if web is not None:
+        if load.metrics_port:
             web.start()
         server.start(partial(DoorConnection, remoting), remoting.connections)
         if rpc is not None:
@@ -179,54 +211,6 @@ async def _serve(
         await stopped.wait()
         _log.info("door_stopping", connections=len(remoting.connections))
     _log.info("door_stopped")
-
-
-def _web(
-    options: DoorOptions, metrics: DoorMetrics, alive: ProofOfLife, reasons: Callable[[], list[str]]
-) -> WebServer | None:
-    if not options.metrics_port:
-        return None
-    questions = {"/livez": lambda: _not_alive(alive), "/readyz": reasons}
-    return WebServer(options.metrics_host, options.metrics_port, metrics.registry, questions)
-
-
-def _listen_for_rpc(options: DoorOptions, layout: Layout) -> tuple[GrpcServer | None, int | None]:
-    if options.grpc is None:
-        return None, None
-    rpc = GrpcServer(options.max_connections, layout.max_message_size, options.tls)
-    return rpc, rpc.listen_on(*options.grpc)
-
-
-def _make_check_topic(
-    requests: ControllerRequests, names: Names, layout: Layout, group: str, is_unwanted: Callable[[], bool]
-) -> bool:
-    bounds = Bounds(is_unwanted=is_unwanted)
-    bounds.require_wanted()
-    return requests.lend_client(lambda admin: ensure_check_topic(admin, names, group, layout, bounds=bounds))
-
-
-def _join(
-    user: dict[str, Any],
-    names: Names,
-    watch: TopicWatch,
-    kafka: KafkaConnection,
-    make_topic: Make,
-    group: str,
-    take: Callable[[CheckRequest, Callable[[], None]], None],
-    is_unwanted: Callable[[], bool],
-) -> CheckConsumer:
-    make_topic(group, is_unwanted)
-    consumer = CheckConsumer(
-        kafka_config.check_consumer_config(user, group=names.check(group)),
-        kafka,
-        CheckGroup(group, names, watch.partitions),
-        take,
-        _CHECKS_HELD,
-        watch,
-        lambda: make_topic(group, is_unwanted),
-    )
-    consumer.start()
-    return consumer
 
 
 async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:

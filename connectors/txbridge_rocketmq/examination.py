@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 import stat
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,24 @@ from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, AccessKey, signature
 from txbridge_rocketmq.codes import HTTP2_PREFACE, RequestCode, ResponseCode
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, request
 from txbridge_rocketmq.door_options import DoorOptions, door_options
+from txbridge_rocketmq.http2_frames import FrameKind, frame
 from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
 
 #: A door answers in milliseconds; a client gives up after three seconds.
 _ANSWER_S = 3.0
-#: HTTP/2: the type of the first frame of each side, and the header of a frame.
-_SETTINGS = 4
-_FRAME = struct.Struct(">HBBBI")
+#: Bytes of the header of a frame of HTTP/2. The fourth is its type.
+_FRAME_HEAD = 9
 
 
-def examine_door(
-    given: Mapping[str, Any], real_topics: Sequence[str], environ: Mapping[str, str] = os.environ
-) -> Iterator[Finding]:
-    """Yield the findings about the door with these options."""
+def examine_door(place: Any, real_topics: Sequence[str], environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+    """Yield the findings about the door with this DoorPlace of the command."""
     try:
-        options = door_options(**given, environ=environ)
+        options = door_options(place, environ)
     except UsageError as error:
         yield problem(Check.DOOR, str(error), "fix it: a door does not start like this")
         return
     yield ok(Check.DOOR, f"the secret has {len(options.secret)} characters")
-    yield from _protection(options, given["access_keys"], given["tls_key"])
+    yield from _protection(options, place.access_keys, place.tls_key)
     for topic in real_topics:
         if "." in topic:
             yield warning(
@@ -116,11 +113,11 @@ def _grpc(address: str, tls: bool) -> Finding:
     try:
         with _connected(address) as plain:
             wire = _encrypted(plain) if tls else plain
-            wire.sendall(HTTP2_PREFACE + _FRAME.pack(0, 0, _SETTINGS, 0, 0))
-            (_, _, kind, _, _) = _FRAME.unpack(_exactly(wire, _FRAME.size))
+            wire.sendall(HTTP2_PREFACE + frame(FrameKind.SETTINGS, 0, 0))
+            kind = _exactly(wire, _FRAME_HEAD)[3]
     except OSError as error:
         return _silent(address, error)
-    if kind != _SETTINGS:
+    if kind != FrameKind.SETTINGS:
         return problem(Check.DOOR, f"{address} does not speak gRPC", "find out which process listens there")
     return ok(Check.DOOR, f"{address} speaks gRPC{' and TLS' if tls else ''}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from txbridge.client.message import MessageLimits
 from txbridge.core.names import Names
@@ -18,7 +18,7 @@ class DoorSetting:
     #: Partitions of HALF.
     partitions: int
     limits: MessageLimits
-    secret: bytes
+    secret: bytes = field(repr=False)
     #: Addresses of all doors, as clients of the remoting protocol reach them.
     addresses: tuple[str, ...]
     access: AccessKeys

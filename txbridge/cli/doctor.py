@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -95,7 +95,7 @@ def doctor(
         with needs("rocketmq", "what a front door is made of"):
             from txbridge_rocketmq.examination import examine_door  # noqa: PLC0415
 
-        report = replace(report, findings=[*report.findings, *examine_door(asdict(place), real_topic or ())])
+        report = replace(report, findings=[*report.findings, *examine_door(place, real_topic or ())])
     if relay:
         more = outbox.list_findings(report.half, settings.timer_max_delay)
         report = replace(report, findings=[*report.findings, *more])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,7 +103,7 @@ def rocketmq(cluster: ClusterOptions, place: DoorPlace, load: DoorLoad) -> None:
         from txbridge import log  # noqa: PLC0415
 
     settings = cluster.load_settings()
-    options = door_options(**asdict(place), **asdict(load))
+    options = door_options(place)
     log.configure(settings.log_format, settings.log_level)
     with about(settings):
-        run(settings, options)
+        run(settings, options, load)

@@ -66,21 +66,13 @@ class AsyncTransactionProducer(Generic[G]):
     on it belongs to that event loop, and any number of the loop's tasks may share it. In another loop its calls raise
     UsageError. Create a new one after a fork, and for another loop.
 
-    Args:
-        group: The producer group.
+    Args, where they differ:
         listener: An AsyncTransactionListener, or a TransactionListener, whose methods then run in the loop's default
             executor.
         settings: Properties of librdkafka. Its callbacks (`error_cb`, `stats_cb`) run in threads of the producer, not
             on the loop.
-        namespace: Prefix of the internal topics.
         check_concurrency: How many calls of `check_local_transaction` may run at once (RocketMQ's
             checkThreadPoolMaxSize).
-        check_request_hold_max: How many checks may be unanswered.
-        start_timeout: Seconds to wait for Kafka at the start.
-        start_without_kafka: Let a service start while Kafka is away, and connect later.
-        timer_max_delay: Longest delay of a message, in seconds.
-        commit_interval: Seconds for which decisions are gathered, at most, to leave together.
-        metrics: Counts the work of this producer.
 
     """
 

@@ -7,7 +7,6 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ SECRET = {SECRET_VARIABLE: "x" * 32}
 
 def found(environ: Mapping[str, str] = SECRET, topics: tuple[str, ...] = (), **given: Any) -> list[Finding]:
     given.setdefault("listen", f"127.0.0.1:{free_port()}")
-    return list(examine_door(asdict(DoorPlace(**given)), topics, environ))
+    return list(examine_door(DoorPlace(**given), topics, environ))
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from txbridge_rocketmq.message import StoredMessage, parse_address, parse_batch,
 from txbridge_rocketmq.requests import parse_end, parse_send
 from txbridge_rocketmq.routes import route
 
+from txbridge.cli.rocketmq import DoorPlace
 from txbridge.client.message import MessageLimits
 from txbridge.core.decision_record import Decision
 from txbridge.errors import UsageError
@@ -574,16 +575,15 @@ def test_a_short_or_open_secret_is_refused(tmp_path: Path) -> None:
         {"advertised": ":9876"},
         {"tls_certificate": Path("x")},
         {"tls_certificate": Path("missing"), "tls_key": Path("missing")},
-        {"memory_mib": 31},
         {"grpc_listen": "8081"},
     ],
 )
 def test_options_that_can_not_work(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="--grpc-" if any("grpc" in name for name in given) else "."):
-        door_options(**given, environ={"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
+        door_options(DoorPlace(**given), {"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
 
 
 def test_the_secret_is_in_no_text_of_the_options() -> None:
-    options = door_options(environ={"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
+    options = door_options(DoorPlace(), {"TXBRIDGE_ROCKETMQ_SECRET": "x" * 32})
     assert "xxx" not in repr(options)
     assert (options.host, options.port) == ("127.0.0.1", 9876)
