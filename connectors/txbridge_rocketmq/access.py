@@ -9,12 +9,13 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from txbridge.errors import UsageError
 from txbridge.log import get_logger
 from txbridge_rocketmq.codes import RequestError, ResponseCode, UnauthenticatedError
+from txbridge_rocketmq.watched_files import WatchedFiles
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
 #: Fields that no client signs: the signature itself, and a mark that newer clients add after signing.
@@ -37,37 +38,39 @@ class AccessKey:
     """A key with which a client may send requests."""
 
     name: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     #: Producer groups that it may speak for; None means every group.
-    groups: frozenset[str] | None
+    groups: frozenset[str] | None = None
     #: Whether it may create topics.
     is_admin: bool = False
 
-    def __repr__(self) -> str:
-        return f"AccessKey({self.name!r})"
-
 
 #: Compared when no key has the name, so that an existing name takes no longer than another one.
-_NOBODY = AccessKey("", b"\0" * 32, frozenset())
+_NOBODY = AccessKey("", b"\0" * 32)
 
 
-class AccessKeys:
-    """Checks every request, if there are keys, and logs those that are refused."""
+class AccessKeys(WatchedFiles):
+    """Checks every request, if there is a file of keys, and logs those that are refused."""
 
-    def __init__(self, keys: Mapping[str, AccessKey] | None = None) -> None:
-        self._keys = keys
+    def __init__(self, *files: Path) -> None:
+        self._keys: Mapping[str, AccessKey] | None = None
         #: Hosts and keys of the lines of this minute, and its beginning.
         self._logged: set[tuple[str, str]] = set()
         self._minute = -_MINUTE_S
+        super().__init__(*files)
 
-    @property
-    def is_demanded(self) -> bool:
-        return self._keys is not None
+    def read_files(self) -> None:
+        for file in self.files:
+            self._keys = _keys_in(file)
 
     @property
     def any_key(self) -> AccessKey | None:
         """Any one of the keys; None when no keys are demanded."""
         return None if self._keys is None else next(iter(self._keys.values()))
+
+    def has_key(self, key: AccessKey | None) -> bool:
+        """Whether the key of an earlier request is still in the file, with the same rights."""
+        return self._keys is None or (key is not None and self._keys.get(key.name) == key)
 
     def check_request(self, fields: Mapping[str, str], body: bytes, peer: str) -> AccessKey | None:
         """Return the key that has signed the request; None when no keys are demanded. Raises RequestError."""
@@ -130,17 +133,15 @@ def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
     return base64.b64encode(hmac.digest(secret, signed.encode() + body, hashlib.sha1)).decode()
 
 
-def read_keys(path: Path) -> AccessKeys:
+def _keys_in(path: Path) -> dict[str, AccessKey]:
     """Read a TOML file with tables `[[key]]`: access_key, secret_key, and groups unless the key may speak for all.
 
     A key with `admin = true` may create topics. Raises UsageError.
     """
     try:
         given = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"the file of access keys {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file of access keys {path} is not valid TOML: {error}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the file of access keys {path} cannot be read as TOML: {error}") from None
     keys: dict[str, AccessKey] = {}
     tables = given.get("key")
     if set(given) != {"key"} or not isinstance(tables, list) or not tables:
@@ -150,7 +151,7 @@ def read_keys(path: Path) -> AccessKeys:
         if key.name in keys:
             raise UsageError(f"{path}: access_key {key.name!r} appears twice")
         keys[key.name] = key
-    return AccessKeys(keys)
+    return keys
 
 
 def _key_of(table: object, where: str) -> AccessKey:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import socket
-import ssl
 import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
@@ -15,6 +14,7 @@ from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
 from txbridge_rocketmq.client_connection import ClientConnection
 from txbridge_rocketmq.message import address_of, text_of
+from txbridge_rocketmq.watched_files import Certificate
 
 #: Connections that the kernel holds while the loop is busy; a restart brings all clients back at once.
 _BACKLOG = 1_024
@@ -39,7 +39,7 @@ class ClientListener:
     """Listener of one of the protocols, for the event loop only."""
 
     def __init__(
-        self, most: int, tls: ssl.SSLContext | None, option: str = "--listen", *, needs_tls: bool = False
+        self, most: int, tls: Certificate | None, option: str = "--listen", *, needs_tls: bool = False
     ) -> None:
         """`option` is the one that names the port. With `needs_tls` no client may do without TLS."""
         self._most = most
@@ -114,7 +114,7 @@ class ClientListener:
             elif first and first != _TLS and self._needs_tls:
                 _log.warning("connection_closed", peer=peer, reason="the client does not speak TLS, as this port does")
             elif first:
-                tls = self._tls if first == _TLS else None
+                tls = self._tls.context if self._tls is not None and first == _TLS else None
                 limit = _HANDSHAKE_S if tls else None
                 await loop.connect_accepted_socket(self._make, accepted, ssl=tls, ssl_handshake_timeout=limit)
                 is_connected = True

@@ -80,13 +80,14 @@ class Door:
         self._topics.forget_topic(topic)
 
     def set_groups(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
-        """Set the groups of a member.
+        """Set the groups of a member: none if its key is no key any more.
 
         Raises RequestError if a group is refused. The member gets the others all the same, so that a refused group does
         not stop the checks of the process's other groups.
         """
+        member.key = key
         good, problem = set(), None
-        for name in names:
+        for name in names if self.setting.access.has_key(key) else ():
             try:
                 require_group(key, name)
                 mapping.check_group(name, self.setting.names)
@@ -97,6 +98,12 @@ class Door:
         self.groups.set_groups(member, frozenset(good))
         if problem is not None:
             raise problem
+
+    def drop_strangers(self) -> None:
+        """Ask no member any more whose key has changed. With a new one it comes back at its next heartbeat."""
+        for member in self.groups.all_members():
+            if not self.setting.access.has_key(member.key):
+                self.groups.drop_member(member)
 
     async def send_decision(self, end: ClientDecision, key: AccessKey | None, *, is_awaited: bool) -> None:
         """Send a decision, at once if the client waits for it, and wait until Kafka has it. Raises RequestError."""

@@ -23,6 +23,7 @@ class DoorMetrics:
         self.connections = gauge("connections", "Open connections of clients.")
         self.streams = gauge("streams", "Open telemetry streams of gRPC clients.")
         self.groups = gauge("groups", "Producer groups whose checks this door reads.")
+        self.expiry = gauge("certificate_expiry_timestamp_seconds", "Until when the certificate is valid.", "file")
         self.requests = counter(
             "requests", "Requests, by RocketMQ's name of the request and of the answer.", "request", "response"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from txbridge.errors import UsageError
-from txbridge_rocketmq.access import AccessKeys, read_keys
+from txbridge_rocketmq.access import AccessKeys
+from txbridge_rocketmq.watched_files import Certificate
 
 #: Environment variable that may hold the secret, instead of a file.
 SECRET_VARIABLE = "TXBRIDGE_ROCKETMQ_SECRET"  # noqa: S105  a name
@@ -28,7 +28,7 @@ class DoorOptions:
     addresses: tuple[str, ...]
     secret: bytes = field(repr=False)
     access: AccessKeys
-    tls: ssl.SSLContext | None
+    tls: Certificate | None
     #: Host and port for gRPC clients; None if they are not served.
     grpc: tuple[str, int] | None
     #: Partitions of topics that are created when a client names them; 0: none is created.
@@ -43,7 +43,7 @@ def door_options(place: Any, environ: Mapping[str, str] = os.environ) -> DoorOpt
         port=port,
         addresses=_advertised(host, place.listen, place.advertised),
         secret=read_secret(place.secret_file, environ),
-        access=AccessKeys() if place.access_keys is None else read_keys(place.access_keys),
+        access=AccessKeys() if place.access_keys is None else AccessKeys(place.access_keys),
         tls=_tls(place.tls_certificate, place.tls_key),
         grpc=_address(place.grpc_listen, "--grpc-listen", smallest_port=0) if place.grpc_listen else None,
         auto_create_topics=place.auto_create_topics,
@@ -100,17 +100,9 @@ def _address(text: str, flag: str, *, smallest_port: int) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def _tls(certificate: Path | None, key: Path | None) -> Certificate | None:
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise UsageError("TLS needs both --tls-certificate and --tls-key")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Clients of gRPC demand it, those of the remoting protocol name none.
-    context.set_alpn_protocols(["h2"])
-    try:
-        context.load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"the certificate {certificate} with the key {key} cannot be used: {error}") from None
-    return context
+    return Certificate(certificate, key)

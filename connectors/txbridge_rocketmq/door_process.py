@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import signal
 import socket
@@ -49,6 +50,7 @@ from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topic_admin import TopicAdmin
 from txbridge_rocketmq.topics import LookUps, Topics, look_up
+from txbridge_rocketmq.watched_files import WARNED_DAYS, Certificate
 
 _MIB = 1024 * 1024
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
@@ -60,6 +62,10 @@ _LOOK_S = 2.0
 _PATIENCE_S = 5.0
 #: Seconds between two signs of life of the event loop.
 _ALIVE_EVERY_S = 1.0
+#: Seconds between two looks at the files of certificate and keys. A look takes microseconds.
+_FILES_EVERY_S = 2.0
+#: Seconds between two warnings of a certificate that expires soon.
+_WARN_EVERY_S = 86_400.0
 #: Maximum of checks that are read and not yet handed to a client. They are handed over at once.
 _CHECKS_HELD = 2_000
 
@@ -197,6 +203,7 @@ async def _serve(
         # What is there by now stays. Each full collection would look at it, for tens of milliseconds.
         gc.freeze()
         at_end.callback(asyncio.create_task(_watch(kafka, watch, look_at_half)).cancel)
+        at_end.callback(asyncio.create_task(_watch_files(door, options.tls)).cancel)
         _log.info(
             "door_started",
             port=port,
@@ -205,7 +212,7 @@ async def _serve(
             namespace=names.namespace,
             partitions=layout.partitions,
             bootstrap_servers=settings.bootstrap_servers,
-            access_keys=options.access.is_demanded,
+            access_keys=options.access.any_key is not None,
             tls=options.tls is not None,
         )
         await stopped.wait()
@@ -226,6 +233,22 @@ async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], i
             if isinstance(found, int):
                 watch.note_partitions(found)
         await asyncio.sleep(rest_after(time.monotonic() - asked))
+
+
+async def _watch_files(door: Door, tls: Certificate | None) -> None:
+    """Read the files of keys and certificate again when they change, and warn of a certificate that expires soon."""
+    warned = -math.inf
+    while True:
+        if tls is not None:
+            door.metrics.expiry.labels(str(tls.files[0])).set(tls.expires_at)
+            if tls.days_left < WARNED_DAYS and time.monotonic() - warned > _WARN_EVERY_S:
+                warned = time.monotonic()
+                _log.warning("certificate_expires", file=str(tls.files[0]), days=round(tls.days_left, 1))
+        await asyncio.sleep(_FILES_EVERY_S)
+        if tls is not None:
+            await asyncio.to_thread(tls.look_again)
+        if await asyncio.to_thread(door.setting.access.look_again):
+            door.drop_strangers()
 
 
 async def _beat(alive: ProofOfLife) -> None:

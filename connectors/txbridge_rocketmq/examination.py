@@ -19,6 +19,7 @@ from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, lengt
 from txbridge_rocketmq.door_options import DoorOptions, door_options
 from txbridge_rocketmq.http2_frames import FrameKind, frame
 from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
+from txbridge_rocketmq.watched_files import WARNED_DAYS
 
 #: A door answers in milliseconds; a client gives up after three seconds.
 _ANSWER_S = 3.0
@@ -53,7 +54,10 @@ def _protection(options: DoorOptions, keys: Path | None, tls_key: Path | None) -
     for file in (keys, tls_key):
         if file is not None and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
             yield warning(Check.DOOR, f"every user of this machine can read or write {file}", f"chmod 640 {file}")
-    if not options.access.is_demanded:
+    if options.tls is not None and options.tls.days_left < WARNED_DAYS:
+        text = f"the certificate expires in {options.tls.days_left:.0f} days"
+        yield warning(Check.DOOR, text, "renew it: a running door reads the new files by itself")
+    if options.access.any_key is None:
         yield note(
             Check.DOOR, "no AccessKey is required: the door serves everyone who can reach it", "give --access-keys FILE"
         )

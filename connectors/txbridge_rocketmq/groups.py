@@ -17,6 +17,7 @@ from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
+from txbridge_rocketmq.access import AccessKey
 from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.topics import MAX_NAMES, LookUps, NoAnswerError
@@ -57,6 +58,8 @@ class GroupMember(Protocol):
     """A client that can be asked about the transactions of its groups."""
 
     groups: frozenset[str]
+    #: The access key by which it has its groups.
+    key: AccessKey | None
 
     @property
     def peer(self) -> str:
@@ -175,6 +178,9 @@ class Groups:
             group.is_transactional = True
             self._join_or_leave(name, group)
         return refusal
+
+    def all_members(self) -> set[GroupMember]:
+        return {member for group in self._groups.values() for member in group.members}
 
     def members_of(self, name: str) -> list[GroupMember]:
         """The connected members of a group."""

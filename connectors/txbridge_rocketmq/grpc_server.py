@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from functools import partial
 
@@ -11,6 +10,7 @@ from txbridge_rocketmq.client_listener import ClientListener
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.grpc_service import TELEMETRY_PATH, GrpcService
 from txbridge_rocketmq.http2_connection import Http2Connection
+from txbridge_rocketmq.watched_files import Certificate
 
 #: Bytes of a request beside the body of its message, for properties and other fields.
 _MORE_THAN_BODY = 256 * 1024
@@ -23,7 +23,7 @@ _LOOK_S = 0.02
 class GrpcServer:
     """Listener of the gRPC protocol, for the event loop only."""
 
-    def __init__(self, most: int, max_body: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, most: int, max_body: int, tls: Certificate | None) -> None:
         self._most = most
         self._max_message = max(_LEAST_MESSAGE, max_body + _MORE_THAN_BODY)
         self._listener = ClientListener(most, tls, "--grpc-listen", needs_tls=tls is not None)

@@ -170,10 +170,10 @@ class GrpcService:
         queues = queues_of(topic, request.endpoints, await self._door.count_queues(topic, caller.peer))
         return service.QueryRouteResponse(status=_OK, message_queues=queues)
 
-    async def _answer_heartbeat(self, request: Any, caller: _Caller, _key: AccessKey | None) -> Any:
+    async def _answer_heartbeat(self, request: Any, caller: _Caller, key: AccessKey | None) -> Any:
         if request.client_type != definition.PRODUCER:
             raise RpcError(Code.UNSUPPORTED, CONSUMER_REFUSAL)
-        self._streams.note_heartbeat(caller.client)
+        self._streams.note_heartbeat(caller.client, key)
         return service.HeartbeatResponse(status=_OK)
 
     async def _answer_termination(self, _request: Any, caller: _Caller, key: AccessKey | None) -> Any:

@@ -118,15 +118,20 @@ class TelemetryStreams:
                 if topic not in stream.topics:
                     self.add_topics(stream, {topic})
 
-    def note_heartbeat(self, client: ConnectedClient) -> None:
-        """Handle a heartbeat: another door may have created the check topic of one of the client's groups."""
+    def note_heartbeat(self, client: ConnectedClient, key: AccessKey | None) -> None:
+        """Handle a heartbeat: another door may have created the check topic of one of the client's groups.
+
+        Or the rights of its key have changed. Any client can send the id, so it must be the key of the stream.
+        """
         for stream in self._streams.get(client, ()):
+            if key is not None and stream.key is not None and key.name == stream.key.name:
+                stream.key = key
             self._set_groups(stream)
 
     def leave_groups(self, client: ConnectedClient, key: AccessKey | None) -> None:
         """Remove a client from its groups. Any client can send the id, so the access key must be the stream's."""
         for stream in self._streams.get(client, ()):
-            if stream.key is key:
+            if stream.key == key:
                 self._door.groups.drop_member(stream)
                 stream.topics.clear()
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from txbridge_rocketmq.access import AccessKey
 from txbridge_rocketmq.client_connection import IDLE_S, STUCK_S, ClientConnection
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, response
 from txbridge_rocketmq.groups import ClientCheck
@@ -59,6 +60,7 @@ class DoorConnection(ClientConnection):
         self._opaque = 0
         #: The producer groups that the client speaks for.
         self.groups: frozenset[str] = frozenset()
+        self.key: AccessKey | None = None
         self.local: Address = address_of("0.0.0.0", 0)  # noqa: S104  not to listen on: the address is not known yet
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -12,7 +12,7 @@ from txbridge_rocketmq.access import AccessKeys
 
 @dataclass(frozen=True, slots=True)
 class DoorSetting:
-    """Settings of a door, which do not change while it runs."""
+    """Settings of a door, which do not change while it runs, but for the access keys in their file."""
 
     names: Names
     #: Partitions of HALF.

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from txbridge_rocketmq.access import signature
 from txbridge_rocketmq.grpc_messages import definition, service
 
 from tests.peer.mqadmin import mqadmin
 from tests.peer.native import GO_REMOTING, go_client
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge
-from tests.support.rocketmq_door import SECRET, Door, RawClient, end_fields, heartbeat, send_fields, topic_of
+from tests.support.rocketmq_door import SECRET, Door, RawClient, end_fields, heartbeat, send_fields, signed, topic_of
 from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.admin import FoundTopic, KafkaCluster
 
@@ -43,11 +42,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f'[[key]]\naccess_key = "{ORDERS[0]}"\nsecret_key = "{ORDERS[1]}"\ngroups = ["orders"]\n'
     )
     return file
-
-
-def signed(key: tuple[str, str], fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
-    named = {**fields, "AccessKey": key[0]}
-    return {**named, "Signature": signature(key[1].encode(), named, body)}
 
 
 def topic_fields(topic: str, queues: int, perm: int = 6) -> dict[str, str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from tests.support.rocketmq_door import (
     RawClient,
     heartbeat,
     send_fields,
+    signed,
+    tls_options,
     topic_of,
 )
 from txbridge.embedded import EmbeddedKafka
@@ -139,6 +143,46 @@ def test_a_client_without_the_right_key_gets_a_text_and_the_door_a_line(bridge: 
         assert {one["peer"].partition(":")[0] for one in lines} == {"127.0.0.1"}
         assert "the secret key" not in door.log
     assert bridge.read(topic) == []
+
+
+def test_new_keys_and_a_new_certificate_count_while_the_door_runs(bridge: Bridge, tmp_path: Path) -> None:
+    """What cannot be used changes nothing. A client that loses its key is asked no more, on the connection it has."""
+    topic, keys, group = topic_of(bridge, "renewed"), tmp_path / "keys.toml", "renewed"
+    old, new = ("ak", "the secret key"), ("ak", "the next secret")
+    keys.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "{old[1]}"\n')
+    files, port = tls_options(tmp_path), free_port()
+    with (
+        Door(bridge, "--grpc-listen=127.0.0.1:0", f"--access-keys={keys}", *files, metrics_port=port) as door,
+        RawClient(door) as client,
+    ):
+
+        def served() -> set[str]:
+            return {ssl.get_server_certificate(("127.0.0.1", one)) for one in (door.port, door.grpc_port)}
+
+        def told(key: tuple[str, str]) -> int:
+            half = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY="one")
+            return int(client.ask(SEND, signed(key, half, b"x"), b"x")[0]["code"])
+
+        assert told(old) == 0
+        body = heartbeat(group)
+        assert client.ask(HEARTBEAT, signed(old, {}, body), body)[0]["code"] == 0
+        eventually(lambda: door.events("group_joined"))
+        [first] = served()
+        (tmp_path / "key.pem").rename(tmp_path / "old.pem")
+        keys.write_text("no toml")
+        eventually(lambda: len(door.events("files_not_read")) == 2)
+        assert (served(), told(old)) == ({first}, 0)
+        tls_options(tmp_path, days=13)
+        keys.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "{new[1]}"\n')
+        eventually(lambda: len(door.events("files_read")) == 2)
+        assert first not in served()
+        assert (told(old), told(new)) == (16, 0)
+        eventually(lambda: door.events("group_left"))
+        assert client.ask(HEARTBEAT, signed(new, {}, body), body)[0]["code"] == 0
+        eventually(lambda: len(door.events("group_joined")) == 2)
+        assert [one["days"] for one in door.events("certificate_expires")] == [2.0]
+        until = door.metrics()[f"certificate_expiry_timestamp_seconds{{file={tmp_path / 'certificate.pem'}}}"]
+        assert until == pytest.approx(time.time() + 13 * 86_400, abs=3_600)
 
 
 @pytest.mark.long

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
+import hmac
 import socket
 import struct
+import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -14,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from txbridge_rocketmq import grpc_flow
-from txbridge_rocketmq.access import read_keys
+from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.grpc_messages import SERVICE, definition, service
 from txbridge_rocketmq.grpc_streams import _MAX_EARLY, TelemetryStreams
 
@@ -128,8 +132,37 @@ def test_any_headers_prove_nothing(
 def door_with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcDoor]:
     keys: Path = tmp_path_factory.mktemp("keys") / "keys.toml"
     keys.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\n')
-    with GrpcDoor(read_keys(keys)) as made:
+    with GrpcDoor(AccessKeys(keys)) as made:
         yield made
+
+
+def test_a_stream_is_asked_while_its_key_has_the_topic(tmp_path: Path) -> None:
+    """Also when its rights change, though the stream goes on."""
+    file, over, when = tmp_path / "keys.toml", threading.Event(), f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    made = hmac.new(b"the secret key", when.encode(), hashlib.sha1).hexdigest()
+    proof = f"MQv2-HMAC-SHA1 Credential=ak, SignedHeaders=x-mq-date-time, Signature={made}"
+    signed = (*CLIENT, ("x-mq-date-time", when), ("authorization", proof))
+
+    def grant(topic: str) -> None:
+        file.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["{topic}"]\n')
+
+    def said() -> Iterator[bytes]:
+        yield settings(TOPIC).SerializeToString()
+        over.wait(60)
+
+    grant(TOPIC)
+    access = AccessKeys(file)
+    with GrpcDoor(access) as door:
+        stream = door.channel.stream_stream(path_of("Telemetry"))(said(), metadata=signed, timeout=60)
+        next(stream)
+        eventually(lambda: TOPIC in door.door.groups._groups)
+        for topic, is_asked in (("another", False), (TOPIC, True)):
+            grant(topic)
+            assert [access.look_again() for _ in range(2)] == [False, True]
+            door.run_soon(door.door.drop_strangers)
+            assert status_of("Heartbeat", door.call("Heartbeat", REAL["Heartbeat"], signed)) == Code.OK
+            assert (TOPIC in door.door.groups._groups) is is_asked
+        over.set()
 
 
 @given(st.data())

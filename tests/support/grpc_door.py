@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -102,6 +102,9 @@ class GrpcDoor:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE_S)
         self._loop.close()
+
+    def run_soon(self, function: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(function)
 
     def call(self, method: str, content: bytes, metadata: tuple[tuple[str, str | bytes], ...] = ()) -> bytes:
         """Make a call with any bytes as its request, and return the bytes of its response. Raises grpc.RpcError."""

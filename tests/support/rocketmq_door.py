@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 import pytest
 from confluent_kafka.admin import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
+from txbridge_rocketmq.access import signature
 
 from tests.peer.jars import client_class_path
 from tests.peer.native import GO_GRPC, GO_REMOTING, NODE, go_client, node_packages, rust_client
@@ -114,10 +115,10 @@ class Door(workers.WorkerProcess):
         )
 
 
-def tls_options(folder: Path) -> list[str]:
+def tls_options(folder: Path, days: int = 2) -> list[str]:
     """Options of a door with TLS. Its new key and certificate are in this folder."""
     key, certificate = folder / "key.pem", folder / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", str(days), "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     return [f"--tls-certificate={certificate}", f"--tls-key={key}"]
 
@@ -387,6 +388,12 @@ def send_fields(group: str, topic: str, queue_id: int = 0, **properties: str) ->
         "k": "false",
         "m": "false",
     }
+
+
+def signed(key: tuple[str, str], fields: dict[str, str], body: bytes = b"") -> dict[str, str]:
+    """The fields with the signature of a key and its secret."""
+    named = {**fields, "AccessKey": key[0]}
+    return {**named, "Signature": signature(key[1].encode(), named, body)}
 
 
 def heartbeat(group: str) -> bytes:

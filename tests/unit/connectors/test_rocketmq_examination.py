@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from txbridge_rocketmq.command import RemotingCommand, response
 from txbridge_rocketmq.door_options import SECRET_VARIABLE
 from txbridge_rocketmq.examination import examine_door
+from txbridge_rocketmq.watched_files import Certificate
 
+from tests.support.rocketmq_door import tls_options
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.doctor.finding import Finding
 from txbridge.embedded.ports import free_port
@@ -125,3 +128,28 @@ def test_files_and_topics(tmp_path: Path) -> None:
     keys.chmod(0o640)
     assert not any("every user of this machine" in one.text for one in found(access_keys=keys))
     assert not any("the secret key" in one for one in lines)
+
+
+def test_files_that_change_are_read_again_when_they_are_at_rest_and_good(tmp_path: Path) -> None:
+    tls_options(tmp_path, days=20)
+    tls = Certificate(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    first, old = tls.context, (tmp_path / "certificate.pem").read_bytes()
+    assert tls.days_left == pytest.approx(20, abs=0.1)
+    assert not tls.look_again()
+    tls_options(tmp_path, days=10)
+    given = {"tls_certificate": tmp_path / "certificate.pem", "tls_key": tmp_path / "key.pem"}
+    assert [one.text for one in found(**given) if one.level.value == "warning"] == [
+        "the certificate expires in 10 days"
+    ]
+    with capture_logs() as logged:
+        # The first look finds a change. The second one finds no other.
+        assert (tls.look_again(), tls.look_again(), tls.look_again()) == (False, True, False)
+        assert tls.context is not first
+        assert tls.days_left == pytest.approx(10, abs=0.1)
+        (tmp_path / "certificate.pem").write_bytes(old)
+        assert [tls.look_again() for _ in range(3)] == [False] * 3
+        (tmp_path / "certificate.pem").unlink()
+        assert [tls.look_again() for _ in range(3)] == [False] * 3
+        assert tls.days_left == pytest.approx(10, abs=0.1)
+    assert [one["event"] for one in logged] == ["files_read", "files_not_read", "files_not_read"]
+    assert "KEY_VALUES_MISMATCH" in logged[1]["error"]

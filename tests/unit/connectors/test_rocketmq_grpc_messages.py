@@ -7,11 +7,13 @@ import hmac
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from txbridge_rocketmq.access import AccessKey, AccessKeys
+from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
 from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.groups import ClientCheck
@@ -240,13 +242,23 @@ def test_settings_come_back_with_the_limit_and_a_back_off() -> None:
     assert given.publishing.max_body_size == 0
 
 
-def test_access_keys() -> None:
-    access = AccessKeys({"ak": AccessKey("ak", b"the secret key", None)})
-    when = "20261123T170000Z"
-    right = hmac.new(b"the secret key", when.encode(), hashlib.sha1).hexdigest()
+def keys(folder: Path) -> AccessKeys:
+    file = folder / "keys.toml"
+    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\n')
+    return AccessKeys(file)
 
-    def header(name: str, signature: str) -> str:
-        return f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature={signature}"
+
+def signed(when: str) -> str:
+    return hmac.new(b"the secret key", when.encode(), hashlib.sha1).hexdigest()
+
+
+def header(name: str, signature: str) -> str:
+    return f"MQv2-HMAC-SHA1 Credential={name}, SignedHeaders=x-mq-date-time, Signature={signature}"
+
+
+def test_access_keys(tmp_path: Path) -> None:
+    access, when = keys(tmp_path), f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    right = signed(when)
 
     for given in (header("ak", right), header("ak", right.upper()), header("ak/region/service", right)):
         key = access.check_rpc(given, when, "1.2.3.4:5")
@@ -257,5 +269,5 @@ def test_access_keys() -> None:
             access.check_rpc(given, when, "1.2.3.4:5")
         assert status_of(caught.value).code == Code.UNAUTHORIZED
     with pytest.raises(UnauthenticatedError):
-        access.check_rpc(header("ak", right), "20261123T170001Z", "1.2.3.4:5")
+        access.check_rpc(header("ak", right), f"{when}Z", "1.2.3.4:5")
     assert AccessKeys().check_rpc("", "", "1.2.3.4:5") is None

@@ -15,7 +15,7 @@ import lz4.frame
 import pytest
 from structlog.testing import capture_logs
 from txbridge_rocketmq import identity, mapping, remoting
-from txbridge_rocketmq.access import read_keys, require_group, signature
+from txbridge_rocketmq.access import AccessKeys, require_group, signature
 from txbridge_rocketmq.codes import REFUSALS, RequestCode, RequestError, ResponseCode, refusal
 from txbridge_rocketmq.command import FrameError, decode, length_of, response
 from txbridge_rocketmq.compression import decompressed
@@ -473,7 +473,7 @@ def test_every_refusal_is_a_sentence_of_its_own_request() -> None:
 def test_access_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\ngroups = ["mine"]\n')
-    access = read_keys(file)
+    access = AccessKeys(file)
     assert "a secret" not in repr(vars(access))
     fields = {"b": "2", "a": "1", "AccessKey": "ak"}
     signed = {**fields, "Signature": signature(b"a secret", fields, b"body")}
@@ -494,7 +494,7 @@ def test_a_line_a_minute_names_who_was_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     now, file = [1_000.0], tmp_path / "keys.toml"
     file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\n')
-    access = read_keys(file)
+    access = AccessKeys(file)
 
     def lines(*peers_and_keys: tuple[str, str]) -> list[tuple[str, str]]:
         with capture_logs() as logged:
@@ -542,7 +542,7 @@ def test_files_of_keys_that_can_not_be(tmp_path: Path, text: str) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(text)
     with pytest.raises(UsageError):
-        read_keys(file)
+        AccessKeys(file)
 
 
 def test_a_short_or_open_secret_is_refused(tmp_path: Path) -> None:
