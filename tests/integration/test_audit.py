@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,11 @@ from txbridge_audit.engines.spark import intake
 from tests.support.audit_cases import plant
 from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, Half, Record
+from tests.support.module_fixtures import module_kafka
 from txbridge.embedded import EmbeddedKafka
 
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of its own, because half messages of other namespaces would explain phantoms."""
-    with EmbeddedKafka() as broker:
-        yield broker
+#: A cluster of its own, because half messages of other namespaces would explain phantoms.
+kafka = module_kafka()
 
 
 def rows_in(spark: SparkSession, folder: str) -> list[str]:

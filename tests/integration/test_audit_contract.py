@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -33,6 +32,7 @@ from tests.support.audit_terms import (
     Record,
 )
 from tests.support.harness import eventually
+from tests.support.module_fixtures import module_kafka
 from txbridge.embedded import EmbeddedKafka
 
 
@@ -52,11 +52,8 @@ def audit(request: pytest.FixtureRequest) -> Audit:
     return lambda log, **more: run_audit(log.servers, namespace=log.names.namespace, engine=request.param, **more)
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of its own, because half messages of other namespaces would explain phantoms."""
-    with EmbeddedKafka() as broker:
-        yield broker
+#: A cluster of its own, because half messages of other namespaces would explain phantoms.
+kafka = module_kafka()
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
 from tests.support.audit_log import values_in
 from tests.support.harness import eventually, quiet
+from tests.support.module_fixtures import module_kafka
 from tests.support.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
 
@@ -36,13 +37,8 @@ VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
 #: Number of Kafka transactions after which the writer lets retention remove a beginning. An audit before that would
 #: know more.
 RETENTION = 6
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster of its own, because half messages of other namespaces would explain phantoms."""
-    with EmbeddedKafka() as broker:
-        yield broker
+#: A cluster of its own, because half messages of other namespaces would explain phantoms.
+kafka = module_kafka()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import resource
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,7 @@ from tests.support.audit_cases import CASES, TAIL
 from tests.support.audit_log import VIOLATIONS, KafkaLog, values_in
 from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PASSED, PLAIN, Half
 from tests.support.harness import eventually
+from tests.support.module_fixtures import module_kafka
 from txbridge.embedded import EmbeddedKafka
 
 #: Fields of a report that differ from audit to audit.
@@ -45,10 +46,7 @@ OF_ONE_RUN = {
 }
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka() as broker:
-        yield broker
+kafka = module_kafka()
 
 
 def source_of(log: KafkaLog) -> AuditedTopics:

@@ -18,7 +18,7 @@ from txbridge_audit.engines.spark.spark_session import CONNECTOR
 
 from tests.support.audit_cases import plant
 from tests.support.audit_log import ENVIRONMENT, VIOLATIONS, KafkaLog, transactions
-from tests.support.command_line import run_txbridge
+from tests.support.command_line import run, run_txbridge
 from tests.support.harness import eventually
 from tests.support.quick_spark import INTERPRETED
 from txbridge.embedded import EmbeddedKafka
@@ -115,15 +115,12 @@ def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options
 
 
 def submit(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run(
         [
             *(BIN / "spark-submit", *options, SPARK_FOLDER / "job.py"),
             *("--bootstrap-servers", log.servers, "--namespace", log.names.namespace, "--format", "json"),
         ],
-        capture_output=True,
-        text=True,
         timeout=800,
-        check=False,
         env=os.environ | environment,
         cwd=folder,
     )
@@ -186,9 +183,7 @@ def test_spark_connect(log: KafkaLog, tmp_path: Path) -> None:
     pytest.importorskip("grpc_status")
     command = [sys.executable, "-m", "tests.support.connect_audit", log.servers, log.names.namespace]
     environment = ENVIRONMENT | {"PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [*command, str(tmp_path / "ledger")], capture_output=True, text=True, check=False, env=environment
-    )
+    done = run([*command, str(tmp_path / "ledger")], env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told == {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,17 +11,13 @@ from tests.support.apis import APIS
 from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, Bridge, quiet
 from tests.support.listeners import Answers
+from tests.support.module_fixtures import module_kafka
 from txbridge import Message, TxBridgeError
 from txbridge.embedded import EmbeddedKafka
 
 #: A Kafka of its own.
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(config={"auto.create.topics.enable": "true"}) as broker:
-        yield broker
+kafka = module_kafka(config={"auto.create.topics.enable": "true"})
 
 
 def topics(kafka: EmbeddedKafka) -> set[str]:

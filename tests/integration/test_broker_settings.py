@@ -6,7 +6,6 @@ import json
 import random
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, Bridge, WorkerProcess
 from tests.support.listeners import Commits
+from tests.support.module_fixtures import module_kafka
 from tests.support.secure_kafka import printed, secure_kafka
 from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka
@@ -45,10 +45,7 @@ def doctor(bridge: Bridge, *arguments: str) -> list[dict[str, str]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(config=NARROW) as broker:
-        yield broker
+kafka = module_kafka(config=NARROW)
 
 
 def test_a_commit_timeout_beyond_transaction_max_timeout_ms_is_told_with_what_to_do(bridge: Bridge) -> None:

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sqlalchemy import create_engine, make_url, text
 from txbridge_sqlalchemy import SqlTransactionListener
 
 from tests.support import http
+from tests.support.command_line import run
 from tests.support.harness import eventually
 from tests.support.relays import end_gently, relaying
 from tests.support.sql_application import message, place
@@ -87,15 +87,7 @@ def environment(request, tmp_path):
 
 
 def manage(environment, *words):
-    done = subprocess.run(
-        [sys.executable, "manage.py", *words],
-        cwd=PROJECT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = run([sys.executable, "manage.py", *words], cwd=PROJECT, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -114,12 +106,6 @@ def database_of(environment):
         return create_engine(f"sqlite:///{environment['SHOP_SQLITE']}")
     names = (environment[f"SHOP_POSTGRES_{name}"] for name in ("USER", "NAME", "HOST"))
     return create_engine("postgresql+psycopg://{}@/{}?host={}".format(*names))
-
-
-def post(port, number):
-    """HTTP status; 0 while nothing answers."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", b"", method="POST")
-    return http.ask_if_there(request, timeout=120).status
 
 
 def test_the_tests_of_the_project_pass(environment):
@@ -157,9 +143,9 @@ def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, 
     port = free_port()
     with managing(environment, "runserver", "--noreload", f"127.0.0.1:{port}") as web:
         eventually(lambda: http.ask_if_there(f"http://127.0.0.1:{port}/readyz").status == 200, 90)
-        assert post(port, "A1") == 201
-        assert post(port, "A1") == 409
-        assert post(port, "A2") == 201
+        assert http.place_order(port, "A1") == 201
+        assert http.place_order(port, "A1") == 409
+        assert http.place_order(port, "A2") == 201
         web.send_signal(signal.SIGKILL)
         web.wait(60)
     for number in ("committed", "lost"):
@@ -197,7 +183,7 @@ def test_p2_p4_a_web_process_that_lives_answers_for_those_that_died(bridge, envi
         return [*bridge.outcomes().values()].count([outcome])
 
     with managing(environment, "runserver", "--noreload", f"127.0.0.1:{port}"):
-        eventually(lambda: post(port, "A1") in {201, 409}, 90)
+        eventually(lambda: http.place_order(port, "A1") in {201, 409}, 90)
         eventually(lambda: told("commit") == 1, 60)
         refused = told("rollback")
         for number in ("committed", "lost"):

@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, FAST, Bridge, eventually, quiet
 from tests.support.listeners import Commits
+from tests.support.module_fixtures import module_kafka
 from txbridge import Message, TransactionProducer
 from txbridge.cli.app import app
 from txbridge.config.worker import WorkerSettings
@@ -34,7 +35,6 @@ from txbridge.doctor import run as doctor_run
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Level
 from txbridge.doctor.run import examine
-from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.acl import Role
 
 DAY = 86_400_000
@@ -53,17 +53,15 @@ EVERY = {
 }
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A cluster with an authorizer that allows everything without an ACL."""
-    config = {
+#: A cluster with an authorizer that allows everything without an ACL.
+kafka = module_kafka(
+    config={
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "transaction.max.timeout.ms": "60000",
         "compression.type": "zstd",
     }
-    with EmbeddedKafka(config=config) as broker:
-        yield broker
+)
 
 
 def settings(bridge: Bridge, **options: object) -> WorkerSettings:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.audit_log import KafkaLog
 from tests.support.audit_terms import COMMIT, PLAIN, ROLLBACK, Half, Record
+from tests.support.module_fixtures import module_kafka
 from txbridge.cli.app import app
 from txbridge.embedded import EmbeddedKafka
 
@@ -77,10 +78,7 @@ class HostileLog(KafkaLog):
             )
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka() as broker:
-        yield broker
+kafka = module_kafka()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 
@@ -101,12 +100,6 @@ def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flask.md"
 
 
-def post(port, number):
-    """HTTP status; 0 while nothing answers."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", b"", method="POST")
-    return http.ask_if_there(request, timeout=120).status
-
-
 @pytest.mark.long
 def test_the_service_of_the_page(bridge, tmp_path):
     topic = bridge.create_topic("orders.placed")
@@ -127,9 +120,9 @@ def test_the_service_of_the_page(bridge, tmp_path):
     line = [sys.executable, "-m", "flask", "--app", "orders", "run", "--port", str(port)]
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
-            eventually(lambda: post(port, "A1") in {201, 409}, 90)
-            assert post(port, "A1") == 409
-            assert post(port, "A2") == 201
+            eventually(lambda: http.place_order(port, "A1") in {201, 409}, 90)
+            assert http.place_order(port, "A1") == 409
+            assert http.place_order(port, "A2") == 201
             bridge.wait_visible(topic, [b"A1", b"A2"], 60)
             for probe in ("readyz", "livez") if "/readyz" in program else ():
                 assert http.ask_if_there(f"http://127.0.0.1:{port}/{probe}").status == 200

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command_line import run
 from tests.support.harness import Bridge
 
 ROOT = Path(__file__).parents[2]
@@ -38,26 +39,19 @@ with TransactionProducer("alone", Listener(), settings, namespace=namespace) as 
 
 
 def pip(*words: str | Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *map(str, words)],
-        env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run(
+        [sys.executable, "-m", "pip", *map(str, words)], env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the Python of an environment, without access to the checkout."""
-    return subprocess.run(
+    return run(
         [folder / "bin" / "python", *words],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
 
@@ -89,7 +83,7 @@ def test_a_transaction_from_the_wheel_alone(alone: Path, bridge: Bridge) -> None
 
 
 def test_the_command_says_which_extra_it_needs(alone: Path) -> None:
-    done = subprocess.run([alone / "bin" / "txbridge", "topics", "plan"], capture_output=True, text=True, check=False)
+    done = run([alone / "bin" / "txbridge", "topics", "plan"])
     said = "error: the command line needs typer, rich and pydantic: pip install 'txbridge[cli]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
 

@@ -33,7 +33,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.harness import Bridge, eventually
-from txbridge.embedded import EmbeddedKafka
+from tests.support.module_fixtures import module_bridge
 
 
 class MiniClient:  # for one thread; a half message is (partition, offset, transaction id)
@@ -111,14 +111,8 @@ _LEAVE_S = 30
 #: Keys with their partitions in HALF (2) and in a real topic (4), by murmur2. Kafka's UtilsTest has "abc" -> 479470107,
 #: "foobar" -> -790332482 and "21" -> -973932308; without the sign bit the last two are 1357151166 and 1173551340.
 ABC, FOOBAR, TWENTY_ONE = (b"abc", 1, 3), (b"foobar", 0, 2), (b"21", 0, 0)
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    """One namespace and one worker for all tests here: a check after 1 s, four of them 1 s apart, then the discard."""
-    with Bridge(kafka.bootstrap_servers, "protocol client") as made:
-        made.worker(transaction_check_max=4)
-        yield made
+#: One namespace and one worker for all tests here: a check after 1 s, four of them 1 s apart, then the discard.
+bridge = module_bridge("protocol client", transaction_check_max=4)
 
 
 @pytest.fixture

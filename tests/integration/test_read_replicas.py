@@ -13,6 +13,7 @@ import pytest
 from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, eventually
 from tests.support.listeners import UNKNOWN, Answers
+from tests.support.module_fixtures import module_kafka
 from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka, Node
 from txbridge.kafka.log import librdkafka_logger
@@ -46,10 +47,7 @@ def told(node: Node) -> BrokerMetadata:
     return metadata
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(brokers=3, config=CONFIG) as cluster:
-        yield cluster
+kafka = module_kafka(brokers=3, config=CONFIG)
 
 
 @pytest.fixture

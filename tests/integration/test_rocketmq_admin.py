@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,21 +16,15 @@ from tests.peer.mqadmin import mqadmin
 from tests.peer.native import GO_REMOTING, go_client
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import SECRET, Door, RawClient, end_fields, heartbeat, send_fields, signed, topic_of
-from txbridge.embedded import EmbeddedKafka
 from txbridge.kafka.admin import FoundTopic, KafkaCluster
 
 SEND, HEARTBEAT, END, ROUTE = 310, 34, 37, 105
 CREATE, RUNTIME, CLUSTER, PRODUCERS, TOPICS = 17, 28, 106, 204, 206
 COMMIT = 8
 OPERATORS, ORDERS = ("operators", "a long secret"), ("orders", "another secret")
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    with Bridge(kafka.bootstrap_servers, "admin") as made:
-        made.worker()
-        yield made
+bridge = module_bridge("admin")
 
 
 @pytest.fixture(scope="module")

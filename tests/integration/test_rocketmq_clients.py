@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.harness import Bridge, eventually
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import (
     Client,
     Door,
@@ -19,7 +19,6 @@ from tests.support.rocketmq_door import (
     tls_options,
     topic_of,
 )
-from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port, is_free
 
 REMOTING = ("4.3.0", "4.7.1", "4.9.8", "5.3.2", "5.5.0", "go")
@@ -29,14 +28,7 @@ SPRING = ("remoting", "grpc", "stream")
 TLS = {"grpc-java-5.0.0", *(f"spring-{one}" for one in SPRING)}
 #: Clients that open a new telemetry stream minutes after the end of the old one, or never. docs/rocketmq.md says when.
 SLOW = {"grpc-go", "grpc-rust", "grpc-python"}
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    """One namespace with a worker for all clients, which use different topics and groups."""
-    with Bridge(kafka.bootstrap_servers, "clients") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("clients", transaction_check_max=100)
 
 
 def start(client: str, door: Door, topic: str) -> Client:

@@ -22,6 +22,7 @@ from txbridge_rocketmq.identity import delayed_id, fingerprint_of, half_partitio
 
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge, eventually
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import (
     SECRET,
     Door,
@@ -41,14 +42,7 @@ from txbridge.embedded.ports import free_port, is_free
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 SEND, HEARTBEAT, UNREGISTER, END, CHECK, ROUTE = 310, 34, 35, 37, 39, 105
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    """One namespace with a worker for all tests of this file, which use different topics and groups."""
-    with Bridge(kafka.bootstrap_servers, "door") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("door", transaction_check_max=100)
 
 
 def port_above_another() -> int:

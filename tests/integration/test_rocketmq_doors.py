@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,19 +12,13 @@ import pytest
 
 from tests.support.balancer import Balancer, haproxy
 from tests.support.harness import Bridge, eventually
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import Client, Door, GoClient, GrpcClient, JavaClient, SpringClient, topic_of
-from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rocketmq.md").read_text("utf-8")
 _GRPC = ("python", "java", "node", "spring-grpc")
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    with Bridge(kafka.bootstrap_servers, "doors") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("doors", transaction_check_max=100)
 
 
 def _client(kind: str, ports: list[int], topic: str) -> Client:

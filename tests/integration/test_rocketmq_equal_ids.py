@@ -18,6 +18,7 @@ import pytest
 from txbridge_rocketmq.identity import transaction_id
 
 from tests.support.harness import Bridge, eventually
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import (
     SECRET,
     Client,
@@ -32,19 +33,11 @@ from tests.support.rocketmq_door import (
     send_fields,
     topic_of,
 )
-from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 
 COMMIT, ROLLBACK = 8, 12
 SEND, HEARTBEAT, END = 310, 34, 37
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    """One namespace with a worker for all tests of this file, which use different topics and groups."""
-    with Bridge(kafka.bootstrap_servers, "ids") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("ids", transaction_check_max=100)
 
 
 @pytest.fixture(scope="module")

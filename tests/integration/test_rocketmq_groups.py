@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from txbridge_rocketmq.outlet import Outlet
 
 from tests.support.harness import Bridge, eventually, quiet
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import Door, RawClient, answer_fields, heartbeat, send_fields, topic_of
 from tests.support.second_broker import FIRST, SECOND, SecondBroker
 from txbridge.client.kafka.connection import KafkaConnection
@@ -20,13 +21,7 @@ from txbridge.embedded import EmbeddedKafka
 
 COMMIT = 8
 SEND, HEARTBEAT, END = 310, 34, 37
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    with Bridge(kafka.bootstrap_servers, "groups") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("groups", transaction_check_max=100)
 
 
 def prepare(door: Door, group: str, topic: str) -> None:

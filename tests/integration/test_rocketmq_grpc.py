@@ -15,6 +15,7 @@ from txbridge_rocketmq.identity import transaction_id
 from typer.testing import CliRunner
 
 from tests.support.harness import Bridge, eventually
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import (
     SECRET,
     Door,
@@ -26,17 +27,9 @@ from tests.support.rocketmq_door import (
     topic_of,
 )
 from txbridge.cli.app import app
-from txbridge.embedded import EmbeddedKafka
 
 GRPC = "--grpc-listen=127.0.0.1:0"
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    """One namespace with a worker for all tests of this file, which use different topics and so different groups."""
-    with Bridge(kafka.bootstrap_servers, "grpc") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("grpc", transaction_check_max=100)
 
 
 @pytest.fixture(scope="module")

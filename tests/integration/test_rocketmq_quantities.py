@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge_rocketmq.topics import look_up
 
 from tests.support.harness import Bridge, eventually, quiet
+from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import Door, RawClient, end_fields, frame, send_fields, topic_of
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
@@ -28,13 +29,7 @@ TOPIC_NOT_EXIST = 17
 ANSWERED_S = 8.0
 #: The page promises the end within this time after SIGTERM (s).
 END_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def bridge(kafka: EmbeddedKafka) -> Iterator[Bridge]:
-    with Bridge(kafka.bootstrap_servers, "much") as made:
-        made.worker(transaction_check_max=100)
-        yield made
+bridge = module_bridge("much", transaction_check_max=100)
 
 
 @pytest.fixture

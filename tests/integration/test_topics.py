@@ -25,10 +25,10 @@ from confluent_kafka.admin import (
 from typer.testing import CliRunner
 
 from tests.support.harness import eventually
+from tests.support.module_fixtures import module_kafka
 from tests.support.right_topics import LOG
 from txbridge.cli.topics import app
 from txbridge.core.names import Names
-from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import KafkaCluster
@@ -56,17 +56,15 @@ FREE_WITH_POLICY = {
 }
 
 
-@pytest.fixture(scope="module")
-def kafka():
-    """A cluster with an authorizer that allows everything without an ACL, and with automatic creation of topics."""
-    settings = {
+#: A cluster with an authorizer that allows everything without an ACL, and with automatic creation of topics.
+kafka = module_kafka(
+    config={
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "auto.create.topics.enable": "true",
         "compression.type": "zstd",
     }
-    with EmbeddedKafka(config=settings) as running:
-        yield running
+)
 
 
 @pytest.fixture

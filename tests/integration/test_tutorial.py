@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from tests.support import http
+from tests.support.command_line import run
 from tests.support.harness import eventually
 from tests.support.sql_application import in_new_schema
 from txbridge.embedded import EmbeddedKafka
@@ -73,7 +74,7 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
 
     def run(program: str, arguments: list[str]) -> None:
         line = [sys.executable, *MODULES[program], *arguments]
-        done = subprocess.run(line, cwd=SHOP, env=given, capture_output=True, text=True, check=False, timeout=120)
+        done = run(line, cwd=SHOP, env=given, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
     run("txbridge", *commands("txbridge", "topics"))
@@ -124,13 +125,10 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
 
 def run_tests(url: str, *files: str) -> str:
     """Run tests of the example as its readers do, and return what pytest says."""
-    done = subprocess.run(
+    done = run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--txbridge-backend=embedded", *files],
         cwd=SHOP,
         env=environment(TEST_DATABASE_URL=url),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -58,12 +58,6 @@ def service(bridge, url, execute=place, patience=PATIENCE_S):
     engine.dispose()
 
 
-def answers(bridge):
-    """Number of answers to checks in END."""
-    its = (record for record in bridge.read(bridge.names.end) if ("SOURCE", b"check") in record.headers())
-    return sum((record.value() or b"").count(b"\n") + 1 for record in its)
-
-
 def wait_members(bridge, count):
     group = bridge.names.check(GROUP)
     eventually(lambda: len(bridge.admin.describe_consumer_groups([group])[group].result(60).members) == count, 60)
@@ -91,7 +85,7 @@ def test_p4_senders_that_wait_for_a_connection_are_not_rolled_back(bridge, urls,
                 pool.submit(producer.send_message_in_transaction, Message(topic, f"{number}", key=f"{number}"), number)
                 for number in range(1, ORDERS + 1)
             ]
-            eventually(lambda: answers(bridge) >= 3 * ORDERS, 60)
+            eventually(lambda: bridge.count_answers() >= 3 * ORDERS, 60)
             locker.rollback()
             states = [result.result(600).local_transaction_state for result in results]
         assert states == [LocalTransactionState.COMMIT_MESSAGE] * ORDERS
@@ -110,7 +104,7 @@ def test_p4_a_service_that_is_stopped_before_its_row_is_not_rolled_back(bridge, 
         wait_stopped(process)
         bridge.worker(transaction_check_max=1_000)
         with service(bridge, urls[0]):
-            eventually(lambda: answers(bridge) >= 3, 60)
+            eventually(lambda: bridge.count_answers() >= 3, 60)
             process.send_signal(signal.SIGCONT)
             assert process.communicate(timeout=120)[0].split() == ["COMMIT_MESSAGE"]
             bridge.wait_visible(topic, [b"order"])
@@ -137,7 +131,7 @@ def test_p2_a_service_with_another_database_does_not_answer_rollback(bridge, url
             error = next(line for line in lines if line["level"] == "error")
             assert "check_for_another_database" in error["event"]
             assert all(name in str(error) for name in names)
-        eventually(lambda: answers(bridge) >= 2, 60)
+        eventually(lambda: bridge.count_answers() >= 2, 60)
         assert bridge.outcomes() == {}
         [pending] = list_pending(bridge.connection(), Selection()).messages
         assert pending.barrier_id == names[0]

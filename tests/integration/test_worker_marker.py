@@ -10,6 +10,7 @@ import pytest
 from tests.integration.test_cancel import producer_of, send
 from tests.integration.test_doctor import settings
 from tests.support.harness import COMMIT, Bridge, eventually
+from tests.support.module_fixtures import module_kafka
 from txbridge import CancelOutcome
 from txbridge.doctor.run import examine
 from txbridge.embedded import EmbeddedKafka
@@ -18,13 +19,8 @@ from txbridge.kafka.topic_rules import TopicRules
 from txbridge.worker.gates import topic_lookup
 
 DEFAULT = "1048588"
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    """A broker that may be restarted."""
-    with EmbeddedKafka() as broker:
-        yield broker
+#: A broker that may be restarted.
+kafka = module_kafka()
 
 
 @pytest.fixture

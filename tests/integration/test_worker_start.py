@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.support.harness import COMMIT, Bridge, eventually
-from txbridge.embedded import EmbeddedKafka
+from tests.support.module_fixtures import module_kafka
 
 #: The first assignment of an empty group takes this long: far more than a take-over, even on a busy machine.
 _DELAY_MS = 10_000
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(config={"group.initial.rebalance.delay.ms": str(_DELAY_MS)}) as broker:
-        yield broker
+kafka = module_kafka(config={"group.initial.rebalance.delay.ms": str(_DELAY_MS)})
 
 
 def test_p10_a_lone_worker_serves_before_its_group_has_assigned_anything(bridge: Bridge) -> None:

@@ -19,16 +19,14 @@ from tests.simulator.runner import run_range
 from tests.simulator.simulation import Simulation
 from tests.simulator.small_world import take_turn
 from tests.simulator.sometimes import not_reached
+from tests.support.command_line import run
 
 STEPS = 200
 
 
 def python(*arguments: str, hash_seed: str = "random", timeout: float = 850) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run(
         [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=timeout,
         env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": hash_seed},
     )

@@ -663,6 +663,11 @@ class Bridge:
             for message in self.read(self.names.discard)
         ]
 
+    def count_answers(self) -> int:
+        """Number of answers to checks in END."""
+        its = (record for record in self.read(self.names.end) if ("SOURCE", b"check") in (record.headers() or ()))
+        return sum((record.value() or b"").count(b"\n") + 1 for record in its)
+
     def outcomes(self) -> dict[tuple[int, int], list[str]]:
         """The outcomes in OP by half coordinates, in OP's order."""
         found: dict[tuple[int, int], list[str]] = {}

@@ -38,3 +38,9 @@ def ask_if_there(request: str | urllib.request.Request, timeout: float = 30) -> 
         return ask(request, timeout)
     except OSError:
         return Answer(0, b"", Message())
+
+
+def place_order(port: int, number: str) -> int:
+    """Ask the shop of an example for an order. The status; 0 while nothing answers."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders/{number}", b"", method="POST")
+    return ask_if_there(request, timeout=120).status

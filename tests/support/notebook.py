@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from tests.support.command_line import run
 
 #: The cells come on stdin. The values of the expressions go to a file, because cells print to stdout.
 _RUN = """
@@ -28,15 +29,7 @@ def run_notebook(
     book = json.loads(path.read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
     answers = folder / "answers.json"
-    result = subprocess.run(
-        [sys.executable, "-c", _RUN, json.dumps(ask), str(answers)],
-        input=json.dumps(cells),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-        env=environment,
-        cwd=folder,
-    )
+    command = [sys.executable, "-c", _RUN, json.dumps(ask), str(answers)]
+    result = run(command, input=json.dumps(cells), timeout=timeout, env=environment, cwd=folder)
     assert result.returncode == 0, result.stdout + result.stderr
     return json.loads(answers.read_text()), result.stdout

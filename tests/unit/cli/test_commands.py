@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from txbridge_audit.report.model import AuditStep
 from typer.testing import CliRunner
 
 import txbridge
+from tests.support.command_line import run
 from txbridge.cli import audit_program, topics
 from txbridge.cli.app import app
 from txbridge.cli.audit_options import AuditOptions
@@ -99,13 +99,10 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path, option, flag):
 
 def test_the_demo(tmp_path: Path) -> None:
     shutil.copytree(Path(txbridge.__file__).parent, tmp_path / "txbridge")
-    ended = subprocess.run(
+    ended = run(
         [sys.executable, "-m", "txbridge", "demo"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
     assert ended.returncode == 2

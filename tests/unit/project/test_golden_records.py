@@ -25,6 +25,9 @@ from txbridge.core.states import Outcome, TransactionState
 FILES = sorted((Path(__file__).parents[2] / "golden").glob("v*.json"))
 NAMES = Names()
 FIRST, SECOND = "0123456789ABCDEF0123456789ABCDEF", "FEDCBA9876543210FEDCBA9876543210"
+ORDER = FramedMessage(
+    "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
+)
 
 
 class Golden:
@@ -69,12 +72,7 @@ def test_a_half_message() -> None:
 def test_a_half_message_of_several() -> None:
     golden = Golden("half of several")
     half = parse_half(9, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
-    messages = [
-        FramedMessage(
-            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
-        ),
-        FramedMessage("stock.reserved", None, b"7 bolts", [], 0),
-    ]
+    messages = [ORDER, FramedMessage("stock.reserved", None, b"7 bolts", [], 0)]
     assert (half.messages, half.real_topic, half.framed) == (2, "orders.placed,stock.reserved", messages)
     written = half_headers(
         [], transaction_id=SECOND, group="orders", real_topic="orders.placed", immunity_seconds=90, messages=2
@@ -93,12 +91,7 @@ def test_a_half_message_of_several() -> None:
 def test_a_half_message_of_several_with_different_times() -> None:
     golden = Golden("half of several times")
     half = parse_half(9, 1_700_000_000_000, golden.key, golden.value, golden.headers, NAMES)
-    messages = [
-        FramedMessage(
-            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
-        ),
-        FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000),
-    ]
+    messages = [ORDER, FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000)]
     assert (half.framed, half.deliver_at, half.last_time) == (messages, None, 1_700_000_020_000)
     # Their readers learn another id: `printf FEDCBA9876543210FEDCBA9876543210 | sha256sum`, the first 32 digits.
     assert {dict(copy[-1])["UNIQ_KEY"] for copy in delivered_copies(half, 2)} == {b"1BDBBBCD801AA342F9F565CF30972B3B"}

@@ -24,6 +24,9 @@ PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 NAMES = Names()
 FIRST, SECOND = "0123456789ABCDEF0123456789ABCDEF", "FEDCBA9876543210FEDCBA9876543210"
 BORN = 1_700_000_000_000
+ORDER = FramedMessage(
+    "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
+)
 
 
 class Example:
@@ -133,12 +136,7 @@ def test_a_message_is_delivered_like_that() -> None:
 
 def test_several_messages_are_written_read_and_delivered_like_that() -> None:
     page = Example("several")
-    messages = [
-        FramedMessage(
-            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
-        ),
-        FramedMessage("stock.reserved", None, b"7 bolts", [], 0),
-    ]
+    messages = [ORDER, FramedMessage("stock.reserved", None, b"7 bolts", [], 0)]
     written = half_headers([], transaction_id=SECOND, group="orders", real_topic="orders.placed", messages=2)
     assert (encode_frames(messages), written) == (page.value, page.headers)
     half = parse_half(9, BORN, page.key, page.value, page.headers, NAMES)
@@ -151,12 +149,7 @@ def test_several_messages_are_written_read_and_delivered_like_that() -> None:
 
 def test_messages_with_different_times_are_written_read_and_parked_like_that() -> None:
     page, parked = Example("timed"), Example("parked")
-    messages = [
-        FramedMessage(
-            "orders.placed", b"order-42", b'{"order": 42}', [("trace", b"00-abc-01")], timestamp=1_700_000_000_123
-        ),
-        FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000),
-    ]
+    messages = [ORDER, FramedMessage("orders.unpaid", None, b"42", [], deliver_at=1_700_000_020_000)]
     written = half_headers([], transaction_id=SECOND, group="orders", real_topic="orders.placed", messages=2)
     assert (encode_frames(messages), written) == (page.value, page.headers)
     half = parse_half(9, BORN, page.key, page.value, page.headers, NAMES)

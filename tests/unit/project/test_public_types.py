@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
 
 import txbridge
+from tests.support.command_line import run
 from tests.support.source import ROOT
 
 ACCEPTED, REFUSED = ROOT / "tests" / "typing" / "accepted.py", ROOT / "tests" / "typing" / "refused.py"
@@ -22,12 +22,9 @@ def refusals() -> set[tuple[str, int, str]]:
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", "--no-pretty"]
     # A cache of its own: other options than the project's would clear the shared one.
     cache = f"--cache-dir={ROOT / '.mypy_cache' / 'public_types'}"
-    done = subprocess.run(
+    done = run(
         [*command, cache, "--enable-error-code=unused-awaitable", *map(str, (ACCEPTED, REFUSED, FUNCTIONS))],
         env={**os.environ, "MYPYPATH": f"{ROOT}{os.pathsep}{ROOT / 'connectors'}"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=280,
         cwd=ROOT,
     )
@@ -60,7 +57,7 @@ def refused_functions() -> set[int]:
 @pytest.mark.skipif(shutil.which("pyright") is None, reason="pyright is not installed")
 def test_pyright_agrees_about_functions() -> None:
     command = ["pyright", "--pythonpath", sys.executable, str(FUNCTIONS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, cwd=ROOT)
+    done = run(command, timeout=280, cwd=ROOT)
     assert {int(line) for line in re.findall(r"functions\.py:(\d+):\d+ - error", done.stdout)} == refused_functions()
 
 
