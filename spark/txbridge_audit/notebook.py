@@ -19,7 +19,6 @@ from txbridge_audit.engines.spark.ledger import COLUMNS
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits
 from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 
 #: A row per transaction: the columns of the ledger.
@@ -69,7 +68,8 @@ def audited(
         ledger_path=(path := ledger_path or _own_folder(spark)),
     )
     # With a schema: Spark would infer the type of `real_topic` from the names of the topics.
-    return Audited(report, spark.read.schema(TRANSACTIONS).parquet(path), _entries(spark, report.violations.listed))
+    entries = spark.createDataFrame([dataclasses.asdict(entry) for entry in report.violations.listed], VIOLATIONS)
+    return Audited(report, spark.read.schema(TRANSACTIONS).parquet(path), entries)
 
 
 def _own_folder(spark: SparkSession) -> str:
@@ -81,7 +81,3 @@ def _own_folder(spark: SparkSession) -> str:
     folder = tempfile.mkdtemp(prefix="txbridge-audit-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return f"file://{folder}/ledger"
-
-
-def _entries(spark: SparkSession, entries: Collection[Entry]) -> DataFrame:
-    return spark.createDataFrame([dataclasses.asdict(entry) for entry in entries], VIOLATIONS)

@@ -38,36 +38,9 @@ _STYLE = {
 }
 
 
-Partitions = Annotated[
-    int | None,
-    typer.Option(
-        help="Partitions of HALF, END, OP and OFFSET, which cannot change later. Default: as existing, else 1."
-    ),
-]
-ReplicationFactor = Annotated[
-    int | None, typer.Option(help="Replicas of new topics. Default: 3, or fewer with fewer brokers.")
-]
-MinInsyncReplicas = Annotated[
-    int | None,
-    typer.Option(
-        help="Replicas that must store a record before it counts. Default: one less than there are, at least 1."
-    ),
-]
-MaxMessageSize = Annotated[int, typer.Option(help="Largest value of a user's message, in bytes.")]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--group",
-        metavar="GROUP",
-        help="Also the check topic of this producer group, if its clients may not create it; may be repeated.",
-    ),
-]
-
-
 RealTopics = Annotated[
     list[str] | None,
     typer.Option(
-        "--real-topic",
         metavar="TOPIC[:PARTITIONS]",
         help="Also create this real topic if it is missing, by default with 4 partitions; repeatable.",
     ),
@@ -76,11 +49,31 @@ RealTopics = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedOptions:
-    partitions: Partitions = None
-    replication_factor: ReplicationFactor = None
-    min_insync_replicas: MinInsyncReplicas = None
-    max_message_size: MaxMessageSize = DEFAULT_MESSAGE
-    group: Groups = None
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            help="Partitions of HALF, END, OP and OFFSET, which cannot change later. Default: as existing, else 1."
+        ),
+    ] = None
+    replication_factor: Annotated[
+        int | None, typer.Option(help="Replicas of new topics. Default: 3, or fewer with fewer brokers.")
+    ] = None
+    min_insync_replicas: Annotated[
+        int | None,
+        typer.Option(
+            help="Replicas that must store a record before it counts. Default: one less than there are, at least 1."
+        ),
+    ] = None
+    max_message_size: Annotated[int, typer.Option(help="Largest value of a user's message, in bytes.")] = (
+        DEFAULT_MESSAGE
+    )
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Also the check topic of this producer group, if its clients may not create it; may be repeated.",
+        ),
+    ] = None
     real_topic: RealTopics = None
 
     def plan_options(self, settings: WorkerSettings) -> PlanOptions:

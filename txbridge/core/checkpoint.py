@@ -47,17 +47,13 @@ def op_headers(outcome: Outcome, ends: tuple[Position, Position] | None = None) 
 
     `ends`: the range of END with the decisions about all named messages: first entry, and the one behind the last.
     """
-    applied = () if ends is None else ((names.ENDS_APPLIED, _ends(*ends)),)
+    applied = () if ends is None else ((names.ENDS_APPLIED, b"%d:%d-%d:%d" % (*ends[0], *ends[1])),)
     return [
         (names.VERSION, names.PROTOCOL_VERSION),
         (names.TAGS, names.REMOVE_TAG),
         (names.OUTCOME, outcome.value.encode()),
         *applied,
     ]
-
-
-def _ends(first: Position, behind: Position) -> bytes:
-    return b"%d:%d-%d:%d" % (*first, *behind)
 
 
 def parse_op(value: bytes | None, headers: Headers | None) -> tuple[Outcome, list[int]]:

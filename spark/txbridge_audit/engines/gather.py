@@ -9,7 +9,7 @@ from typing import Protocol
 
 from txbridge.core.names import Names, delivered_id
 from txbridge_audit.cluster import facts
-from txbridge_audit.cluster.cuts import AuditCut, Ends, Range, ranges, settle
+from txbridge_audit.cluster.cuts import Ends, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.past import PastAudit, Seen, refuse_shorter, since_the_first_step
@@ -174,7 +174,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
         truncated=[key for key, start in real_starts.items() if start > 0],
         checkpoints=checkpoints,
         spans=spans,
-        hidden=_hidden(op, discard, end, after),
+        hidden={key: (cut.ends[key], to) for cut in (op, discard, end, after) for key, to in cut.unsettled.items()},
         topic_ids=cluster.topic_ids({topic for topic, _ in spans}),
         continued=seen is not None,
     )
@@ -266,10 +266,6 @@ def _existing(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | No
     """Partitions of the real topics that exist. For one that does not, the worker holds the messages."""
     named = plan.real_topics | intake.named | (seen.named if seen else frozenset())
     return facts.existing(source.cluster, named, plan.selection.topics)
-
-
-def _hidden(*cuts: AuditCut) -> dict[TopicPartition, tuple[int, int]]:
-    return {key: (cut.ends[key], target) for cut in cuts for key, target in cut.unsettled.items()}
 
 
 def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]) -> OtherNamespaces:

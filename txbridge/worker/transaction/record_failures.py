@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple
 
@@ -100,7 +100,7 @@ class Reports:
     @property
     def are_good(self) -> bool:
         """Whether every reported record was stored."""
-        unnamed = any(error is not None for error in self._unnamed_errors())
+        unnamed = any(error is not None for error in chain.from_iterable(self._unnamed.values()))
         return not (self._failed or self._not_accepted or self._incomplete or unnamed)
 
     @property
@@ -137,6 +137,3 @@ class Reports:
             timed_out=code == MSG_TIMED_OUT,
             in_part=in_part,
         )
-
-    def _unnamed_errors(self) -> Iterator[KafkaError | None]:
-        return chain.from_iterable(self._unnamed.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from txbridge.core.half_entry import HalfEntry
 from txbridge.core.plan.choice import ROUND_LIMIT
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import DueRound
@@ -170,7 +169,7 @@ class CheckRound:
             discard_as_of=None if is_probe else self._discard_as_of,
             groups=self._due_groups,
             may_check=self._may_check,
-            obstacle=self._why_not_check,
+            obstacle=lambda entry: self._refused_checks.obstacle_of_check(entry, self._names.check(entry.group)),
             most_checks=most_checks if self._probe is None else min(most_checks, self._probe[1]),
             most_discards=0 if is_probe else most,
             topics=topics,
@@ -211,9 +210,6 @@ class CheckRound:
             return topic == self._probe[0]
         is_closed = self._topics.quarantine.reason_to_hold([topic]) is not None
         return self._groups.is_alive(group) and not is_closed and self._topics.problem_of(topic) is None
-
-    def _why_not_check(self, entry: HalfEntry) -> str | None:
-        return self._refused_checks.obstacle_of_check(entry, self._names.check(entry.group))
 
     def _check_tokens(self) -> int:
         now = self._outside.monotonic()
