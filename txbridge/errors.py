@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txbridge.masking import masked_values
+
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 
 class TxBridgeError(Exception):
-    """Base class of every error that txbridge raises on purpose."""
+    """Base class of every error that txbridge raises on purpose. Its text has no secret, whatever it quotes."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*masked_values(args))
 
 
 class UsageError(TxBridgeError, ValueError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from txbridge.masking import masked, masked_values
 from txbridge.text import one_line, printable
 
 #: Fields with a trace.
@@ -42,7 +43,9 @@ def configure(log_format: str, level: str) -> None:
 
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
-    rendering: list[Any] = [_without_controls, _for_people()] if console else [structlog.processors.JSONRenderer()]
+    as_json = structlog.processors.JSONRenderer(default=lambda one: masked(repr(one)))
+    rendering: list[Any] = [_without_controls, _for_people()] if console else [as_json]
+    rendering.insert(0, lambda _logger, _method, event: masked_values(event))
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 
 from txbridge.errors import UsageError
+from txbridge.masking import masked
 
 #: The last millisecond of the year 9999, after which there is no date. Kafka takes any number as a timestamp.
 LAST_TIME = 253_402_300_799_999
@@ -41,7 +42,8 @@ def iso_time(ms: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text with all characters escaped that control a terminal or cannot be seen. Only line ends stay."""
+    """Return text without secrets, its characters escaped that control a terminal or cannot be seen. Line ends stay."""
+    text = masked(text)
     if text.isprintable():
         return text
     return "".join(

@@ -26,7 +26,7 @@ class Options:
     #: The producer group.
     group: str
     #: librdkafka's settings by their own names; at least bootstrap.servers.
-    kafka: dict[str, Any]
+    kafka: dict[str, Any] = field(repr=False)
     namespace: str = ""
     #: The alias of the database whose transactions are the local ones.
     database: str = "default"
@@ -39,7 +39,7 @@ class Options:
     #: Number of checks that are answered at the same time.
     check_threads: int = 1
     #: Further arguments of TransactionProducer.
-    producer: dict[str, Any] = field(default_factory=dict)
+    producer: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 _KEYS = {one.name.upper(): one.name for one in fields(Options)}

@@ -7,11 +7,11 @@ import hashlib
 import hmac
 import re
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from txbridge.config.sources import read_toml
 from txbridge.errors import UsageError
 from txbridge.log import get_logger
 from txbridge_rocketmq.codes import RequestError, ResponseCode, UnauthenticatedError
@@ -138,10 +138,7 @@ def _keys_in(path: Path) -> dict[str, AccessKey]:
 
     A key with `admin = true` may create topics. Raises UsageError.
     """
-    try:
-        given = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the file of access keys {path} cannot be read as TOML: {error}") from None
+    given = read_toml(path, "the file of access keys")
     keys: dict[str, AccessKey] = {}
     tables = given.get("key")
     if set(given) != {"key"} or not isinstance(tables, list) or not tables:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from txbridge.masking import masked
+
 #: The bytes with which a client of HTTP/2, and so of gRPC, begins a connection.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -161,9 +163,9 @@ class RequestError(Exception):
     """A request that is answered with this code and remark."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
-        super().__init__(remark)
+        self.remark = masked(remark)
+        super().__init__(self.remark)
         self.code = code
-        self.remark = remark
 
 
 class BodyTooLargeError(RequestError):

@@ -134,33 +134,3 @@ def test_a_database_that_goes_away_is_told_and_decides_nothing(bridge, url, tmp_
         eventually(lambda: page(port, "/readyz").status == 200, 60)
         eventually(lambda: list(bridge.outcomes().values()) == [["rollback"]], 60)
     engine.dispose()
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "--group is missing: name a producer group"),
-        (["--group", "a"], "--database-url (or TXBRIDGE_DATABASE_URL) is missing"),
-        (["--group", "a", "--database-url", "no url s3cret"], "--database-url cannot be used (ArgumentError)"),
-        (["--group", "a", "--database-url", "nosuch://u:s3cret@h/d"], "--database-url cannot be used"),
-        (["--group", "a", "--database-url", "mysql+mysqldb://u:s3cret@h/d"], "driver is not installed: MySQLdb"),
-        (["--group", "a", "--database-url", "sqlite+aiosqlite:///x"], "names aiosqlite, an asynchronous driver"),
-        (["--group", "a", "--database-url", "sqlite:///{empty}"], "no such table: txbridge_transactions"),
-        (["--group", "a b", "--database-url", "sqlite:///{table}"], "cannot be a producer group"),
-    ],
-)
-def test_mistakes_get_a_sentence(url, tmp_path, words, said):
-    filled = [word.format(empty=f"{tmp_path}/empty.db", table=f"{tmp_path}/app.db") for word in words]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TXBRIDGE_")}
-    done = subprocess.run(
-        command("--bootstrap-servers", "127.0.0.1:1", *filled),
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "s3cret" not in done.stderr

@@ -27,7 +27,7 @@ import typer
 from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_outbox, create_table
 
-from tests.support.command_line import PROGRAM, run_txbridge
+from tests.support.command_line import COMMANDS, MARK, ON_CLUSTER, PROGRAM, SECRET_KAFKA, SERVING, run_txbridge
 from tests.support.harness import eventually
 from txbridge.cli.app import app
 from txbridge.core.names import Names
@@ -38,37 +38,8 @@ from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 
-#: Every command, with the arguments that it needs. {folder} stands for the test's own folder.
-COMMANDS = {
-    "worker": [],
-    "topics plan": [],
-    "topics apply": [],
-    "topics acls": ["--role", "client", "--group", "orders", "--principal", "User:orders"],
-    "doctor": [],
-    "audit": [],
-    "pending": [],
-    "show": ["0:1"],
-    "resolve": ["0:1", "commit", "--reason", "test"],
-    "resume": ["0:1", "--reason", "test"],
-    "resolve-all": ["commit", "--cause", "test", "--dry-run"],
-    "acknowledge": ["0", "--reason", "test"],
-    "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/answer-checks.db"],
-    "relay": ["--database-url", "sqlite:///{folder}/relay.db"],
-    "purge": ["--database-url", "sqlite:///{folder}/purge.db"],
-    "rocketmq": ["--listen", "127.0.0.1:0"],
-    "demo": ["--folder", "{folder}/demo", "--flights", "10"],
-    "dev": ["--data-dir", "{folder}/dev", "--port", "0", "--metrics-port", "0"],
-    "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
-    "kafka stop": ["--data-dir", "{folder}/kafka"],
-    "kafka status": ["--data-dir", "{folder}/kafka"],
-}
-#: Commands that use a cluster, which the environment names.
-OFF_CLUSTER = {"demo", "dev", "kafka", "purge", "topics acls"}
-ON_CLUSTER = [one for one in COMMANDS if OFF_CLUSTER.isdisjoint({one, one.partition(" ")[0]})]
 #: Commands that wait for the cluster without a limit.
 PATIENT = {"worker", "rocketmq", "answer-checks", "relay"}
-#: Commands that serve until Ctrl-C ends them with exit code 0.
-SERVING = {"worker", "rocketmq", "answer-checks", "relay", "dev", "kafka start"}
 #: One command for each way to wait for Kafka: serving, by requests, by the audit's requests, as an operator.
 WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
 #: Commands that print a report for a namespace without messages.
@@ -145,13 +116,26 @@ def test_no_kafka_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     """The commands run side by side, because each waits for ten seconds and does nothing meanwhile."""
     servers = f"127.0.0.1:{free_port()}"
     commands = [one for one in ON_CLUSTER if one not in PATIENT]
+    variables = environment(servers, TXBRIDGE_KAFKA=SECRET_KAFKA["KAFKA"])
     with ThreadPoolExecutor(len(commands)) as pool:
-        ended = list(pool.map(lambda command: run(command, tmp_path, environment(servers)), commands))
+        ended = list(pool.map(lambda command: run(command, tmp_path, variables), commands))
     for command, (code, output, errors) in zip(commands, ended, strict=True):
         told = f"{command}: {errors}"
         assert code == 2, told
         assert servers in errors + output.decode(), told
         assert "cannot be reached" in errors + output.decode(), told
+        assert MARK not in errors + output.decode(), command
+
+
+def test_what_debug_shows_of_librdkafka_has_no_secret(tmp_path: Path) -> None:
+    login = {"mechanism": "OAUTHBEARER", "oauthbearer.method": "oidc", "oauthbearer.client.id": "me"}
+    flags = [f"--kafka=sasl.{name}={value}" for name, value in {**login, "oauthbearer.client.secret": MARK}.items()]
+    variables = environment("127.0.0.1:1", TXBRIDGE_KAFKA=SECRET_KAFKA["KAFKA"])
+    more = ("--kafka=debug=security", "--kafka=security.protocol=sasl_plaintext")
+    code, _, errors = run("topics plan", tmp_path, variables, subprocess.PIPE, *flags, *more)
+    assert code == 2
+    assert 'Failed to retrieve OIDC token from "https://me:***@idp.example/token?***' in errors
+    assert MARK not in errors
 
 
 PLACES = ["flag", "environment", "file", "file named by the environment"]

@@ -15,7 +15,7 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from tests.support import http
-from tests.support.command_line import PROGRAM
+from tests.support.command_line import MARK, PROGRAM, SECRET_KAFKA
 from tests.support.harness import COMMIT, Bridge, eventually
 from tests.support.postgres import Postgres
 from tests.support.relays import add_rows, make_outbox, require_exact, wait_relayed
@@ -33,6 +33,7 @@ class Service:
         where = ("--bootstrap-servers", servers, "--kafka", "session.timeout.ms=6000", *PROGRAMS[name], *more)
         environment = {
             "TXBRIDGE_DATABASE_URL": url,
+            "TXBRIDGE_KAFKA": SECRET_KAFKA["KAFKA"],
             "TXBRIDGE_ROCKETMQ_SECRET": "5" * 64,
             "TXBRIDGE_LOG_FORMAT": "json",
         }
@@ -97,7 +98,7 @@ def test_services_wait_for_their_database_and_for_kafka(own_kafka, tmp_path):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_signal_ends_a_service_that_waits_at_once_and_sigterm_is_no_failure(tmp_path, name, number, code):
     """It has a signal handler for this wait. Without it process 1 of a container ignores SIGTERM."""
-    url = f"postgresql+psycopg://u:s3cret@{NOWHERE}/d"
+    url = f"postgresql+psycopg://u:{MARK}@{NOWHERE}/d?password={MARK}"
     with started((name, NOWHERE, url, tmp_path / "log")) as (service,):
         service.wait_for("kafka_unreachable" if name in {"worker", "rocketmq"} else "database_unreachable")
         service.process.send_signal(number)
@@ -105,7 +106,8 @@ def test_a_signal_ends_a_service_that_waits_at_once_and_sigterm_is_no_failure(tm
         assert service.process.wait(8) == code
     said = (tmp_path / "log").read_text()
     assert "Traceback" not in said
-    assert "s3cret" not in said
+    assert MARK not in said
+    assert ("https://me:***@idp.example/token?***" in said) == (name == "worker")
 
 
 #: Ten minutes: a test that had to wait for another worker's session time-out would fail.

@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+#: Is a part of secrets that no program may show.
+MARK = "s3cret-MARK"
+_SECRETS = {
+    "sasl.password": MARK,
+    "sasl.oauthbearer.token.endpoint.url": f"https://me:{MARK}@idp.example/token?code={MARK}",
+    "ssl.certificate.pem": f"-----BEGIN PRIVATE KEY-----\n{MARK}\n-----END PRIVATE KEY-----\n",
+}
+#: A variable that gives Kafka properties with secrets of every kind, without its prefix.
+SECRET_KAFKA = {"KAFKA": json.dumps(_SECRETS)}
 PROGRAM = (sys.executable, "-m", "txbridge.cli.main")
+#: Every command, with the arguments that it needs. {folder} stands for the test's own folder.
+COMMANDS = {
+    "worker": [],
+    "topics plan": [],
+    "topics apply": [],
+    "topics acls": ["--role", "client", "--group", "orders", "--principal", "User:orders"],
+    "doctor": [],
+    "audit": [],
+    "pending": [],
+    "show": ["0:1"],
+    "resolve": ["0:1", "commit", "--reason", "test"],
+    "resume": ["0:1", "--reason", "test"],
+    "resolve-all": ["commit", "--cause", "test", "--dry-run"],
+    "acknowledge": ["0", "--reason", "test"],
+    "answer-checks": ["--group", "orders", "--database-url", "sqlite:///{folder}/answer-checks.db"],
+    "relay": ["--database-url", "sqlite:///{folder}/relay.db"],
+    "purge": ["--database-url", "sqlite:///{folder}/purge.db"],
+    "rocketmq": ["--listen", "127.0.0.1:0"],
+    "demo": ["--folder", "{folder}/demo", "--flights", "10"],
+    "dev": ["--data-dir", "{folder}/dev", "--port", "0", "--metrics-port", "0"],
+    "kafka start": ["--data-dir", "{folder}/kafka", "--port", "0"],
+    "kafka stop": ["--data-dir", "{folder}/kafka"],
+    "kafka status": ["--data-dir", "{folder}/kafka"],
+}
+#: Commands that use a cluster, which the environment names.
+OFF_CLUSTER = {"demo", "dev", "kafka", "purge", "topics acls"}
+ON_CLUSTER = [one for one in COMMANDS if OFF_CLUSTER.isdisjoint({one, one.partition(" ")[0]})]
+ON_DATABASE = [one for one, words in COMMANDS.items() if "--database-url" in words]
+#: Commands that serve until Ctrl-C ends them with exit code 0.
+SERVING = {"worker", "rocketmq", "answer-checks", "relay", "dev", "kafka start"}
 
 
 def run(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:

@@ -28,6 +28,7 @@ from txbridge.cli import (
 )
 from txbridge.cli.options import SOURCES
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
+from txbridge.masking import masked
 
 
 class Commands(TyperGroup):
@@ -39,6 +40,11 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
+        except Exception as error:
+            # It quotes the command line, and typer would break that into the lines of a box.
+            if hasattr(error, "message"):
+                error.message = masked(str(error.message))
+            raise
 
 
 app = typer.Typer(

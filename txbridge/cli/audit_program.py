@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 from txbridge_audit.audit import AuditEngine, follow, run_audit
 from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.cluster.plan import selection_of
@@ -68,7 +69,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
     with notes.status("connecting") as status, if_interrupted(status.stop), if_interrupted(_kill_spark):
 
         def progress(text: str) -> None:
-            status.update(text)
+            status.update(Text(text))
             if not notes.is_terminal and not quiet:
                 notes.print(text)
 

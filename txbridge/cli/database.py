@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -42,13 +41,10 @@ def make_engine(url: str, size: int) -> Engine:
         raise UsageError(f"--database-url cannot be used ({type(error).__name__}): {_EXAMPLE}") from None
     if engine.dialect.is_async:
         raise UsageError(f"--database-url names {engine.dialect.driver}, an asynchronous driver: {_EXAMPLE}")
+    if engine.url.password and "@" in f"{engine.url.host}{engine.url.database}":
+        # The rest of the password would be a part of the host, which errors name.
+        raise UsageError("--database-url has more than one @: write those of user and password as %40")
     return engine
-
-
-def verify_table(listener: SqlTransactionListener, engine: Engine) -> None:
-    """Raise an error as `asking` unless the table of transactions can be used, UsageError as the listener does."""
-    with asking(engine, "the table txbridge_transactions in {} cannot be used"):
-        listener.verify()
 
 
 @contextmanager
@@ -130,5 +126,6 @@ def service(
             web = WebServer(settings.metrics_host, settings.metrics_port, registry, questions)
             web.start()
             at_last.callback(web.close)
-        keep_trying(partial(verify_table, listener, engine), log, engine.url.render_as_string())
+        verify = asking(engine, "the table txbridge_transactions in {} cannot be used")(listener.verify)
+        keep_trying(verify, log, engine.url.render_as_string())
         yield at_last, why_not_ready

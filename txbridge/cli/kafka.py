@@ -153,7 +153,8 @@ def parse_settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
-            raise UsageError(f"--broker-config takes NAME=VALUE, as in log.retention.ms=60000, not {pair!r}")
+            # Not repeated: it may be a password.
+            raise UsageError("--broker-config takes NAME=VALUE, as in log.retention.ms=60000")
         settings[name.strip()] = value.strip()
     return settings
 
@@ -164,11 +165,7 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
         "running": state is not None,
         # A paused or hung broker runs and does not answer.
         "answers": state is not None and ask_cluster_id(state.port) == state.cluster_id,
-        "bootstrap_servers": state.bootstrap_servers if state else None,
-        "pid": state.pid if state else None,
-        "version": state.version if state else None,
-        "cluster_id": state.cluster_id if state else None,
-        "detached": state.detached if state else None,
+        **{key: getattr(state, key, None) for key in ("bootstrap_servers", "pid", "version", "cluster_id", "detached")},
         "data_dir": str(folder),
         "log_file": str(DataDir(folder).server_log),
     }

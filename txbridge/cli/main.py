@@ -18,6 +18,7 @@ from typing import NoReturn, TextIO
 from txbridge.config.foreign_variables import forget_foreign_variables
 from txbridge.errors import TxBridgeError
 from txbridge.extras import needs
+from txbridge.masking import masked
 from txbridge.text import printable
 
 #: Exit code of every command that could not do its work; 1 is left to commands that did it and found something wrong.
@@ -35,14 +36,14 @@ class OutputLostError(TxBridgeError):
 
 
 class Output:
-    """A standard output that raises OutputLostError. Libraries that print would handle an OSError in their own ways."""
+    """A standard output without secrets. It raises OutputLostError: libraries would handle an OSError in their ways."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            return self._stream.write(masked(text))
         except OSError as error:
             raise OutputLostError(error) from None
 

@@ -8,12 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_table import OutboxTable, outbox_ddl
@@ -79,7 +77,7 @@ def run(group: str, database_url: str, table_name: str, patience: float, setting
         at_last.callback(producer.close, CLOSE_S)
         lanes = keep_trying(lambda: producer.half_partitions, _log, settings.bootstrap_servers)
         rows = OutboxRows(engine, table, lanes)
-        keep_trying(partial(_verify, rows, engine), _log, engine.url.render_as_string())
+        keep_trying(asking(engine, "the outbox in {} cannot be read")(rows.verify), _log, engine.url.render_as_string())
         ended = threading.Event()
         hand_over(lambda *_: ended.set())
         relay = Relay(rows, producer, metrics)
@@ -109,11 +107,6 @@ def table_of(name: str) -> OutboxTable:
     if not isinstance(described, OutboxTable):
         raise UsageError(f"--table {name} names no OutboxTable but {type(described).__name__}")
     return described
-
-
-def _verify(rows: OutboxRows, engine: Engine) -> None:
-    with asking(engine, "the outbox in {} cannot be read"):
-        rows.verify()
 
 
 class RelayMetrics:

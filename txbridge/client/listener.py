@@ -15,6 +15,7 @@ from txbridge.client.course import Stage
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.errors import UsageError
+from txbridge.masking import masked
 
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
@@ -187,9 +188,9 @@ def judged(returned: object, message: MessageExt, function: Callable[..., Any]) 
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception of the application, which may be broken, too."""
+    """Return the text of an exception of the application, without secrets. It may be broken, too."""
     try:
-        return str(error)
+        return masked(str(error))
     except Exception:  # noqa: BLE001  as said
         return "(its text cannot be had)"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class ClientOptions:
     """Options of a client, as TransactionProducer describes them. Raises UsageError if they cannot work."""
 
     group: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(repr=False)
     namespace: str
     start_timeout: float
     check_request_hold_max: int

@@ -23,6 +23,7 @@ from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several, with_headers
 from txbridge.core.decision_record import Source
 from txbridge.core.names import short_id
+from txbridge.masking import masked
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -177,4 +178,4 @@ def _failed(span: Span, error: BaseException) -> None:
     from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
     span.set_attribute("error.type", type(error).__name__)
-    span.set_status(StatusCode.ERROR, str(error))
+    span.set_status(StatusCode.ERROR, masked(str(error)))

@@ -54,14 +54,14 @@ ROCKETMQ_NAMES = {
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 
-def read_config_file(path: Path) -> dict[str, Any]:
-    """The content of the file. Raises UsageError, which repeats nothing of it."""
+def read_toml(path: Path, what: str = "the configuration file") -> dict[str, Any]:
+    """The content of a file. Raises UsageError, which repeats nothing of it."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read the configuration file {path}: {error.strerror}") from None
+        raise UsageError(f"{what} {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the configuration file {path} is not valid TOML: {error}") from None
+        raise UsageError(f"{what} {path} is not valid TOML: {error}") from None
 
 
 def flat(table: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -125,7 +125,7 @@ def load_settings(
     layers[1].take_values(_environment(environ, problems), problems)
     if config_file is not None:
         layers.append(_Layer(str, f" ({config_file})"))
-        layers[2].take_values(read_config_file(config_file), problems, ROCKETMQ_NAMES)
+        layers[2].take_values(read_toml(config_file), problems, ROCKETMQ_NAMES)
     if problems:
         raise UsageError("\n".join(problems))
 
@@ -253,7 +253,8 @@ def _explain(detail: ErrorDetails, layers: list[_Layer]) -> str:
         case "string_too_short":
             must = "must not be empty"
         case "string_type":
-            must = "must be text"
+            # A list of addresses, perhaps with a password.
+            return f"{label}: must be text, not {type(detail['input']).__name__}"
         case _:
             must = f"must be a whole number{unit and ' of'}{unit}"
             if _LINKED_ADDRESS.fullmatch(str(detail["input"])):

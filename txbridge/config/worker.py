@@ -16,6 +16,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.bootstrap_servers import canonical_servers
+from txbridge.masking import masked_values
 
 ENVIRONMENT_PREFIX = "TXBRIDGE_"
 
@@ -186,18 +187,10 @@ class WorkerSettings(BaseModel):
             park_after_bytes=self.park_after_bytes,
         )
 
-    def masked_options(self) -> dict[str, Any]:
-        return {**self.model_dump(mode="json"), "kafka": kafka_config.masked(self.kafka)}
-
     def changed_options(self) -> dict[str, Any]:
         """The options that differ from their defaults, secrets masked; not those that name cluster and group."""
         named = {"bootstrap_servers", "namespace", "app_id"}
-        return {
-            name: value
-            for name, value in self.masked_options().items()
-            if name not in named
-            and getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
-        }
+        return dict(masked_values(self.model_dump(mode="json", exclude=named, exclude_defaults=True)))
 
 
 @dataclass(frozen=True, slots=True)

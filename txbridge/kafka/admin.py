@@ -171,12 +171,12 @@ class KafkaCluster:
 
     @classmethod
     def connect(cls, user: Mapping[str, Any]) -> KafkaCluster:
-        """Connect for a command of a person: librdkafka's log is not printed unless `debug` is set."""
+        """Connect for a command of a person: librdkafka's log is shown if `debug` is set."""
         config, causes = kafka_config.admin_config(user), deque[KafkaError | None]([None], 1)
         # Not by the cluster: a client in a cycle keeps its threads until Python looks for cycles.
         config.setdefault("error_cb", lambda error: causes.append(note_cause(causes[0], error)))
-        if "debug" not in config:
-            config.setdefault("logger", librdkafka_logger())
+        if "debug" in config:
+            config.setdefault("logger", librdkafka_logger(is_shown=True))
         cluster = cls(kafka_config.create(AdminClient, config), user=user)
         cluster._causes = causes
         return cluster

@@ -27,6 +27,9 @@ def canonical_servers(given: object, protocol: object = None) -> str:
     Spaces around commas and empty parts are dropped, and so is a protocol in front if it is the given one. Raises
     UsageError for everything else, because a client could read it in another way.
     """
+    if "@" in str(given):
+        # It is not repeated.
+        raise UsageError("bootstrap.servers takes no password: give host:port, and sasl.username and sasl.password")
     servers = [part for part in (part.strip() for part in str(given).split(",")) if part]
     if not servers:
         raise UsageError("bootstrap.servers names no server: give host:port,host:port")

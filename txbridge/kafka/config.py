@@ -7,7 +7,6 @@ user's, and our defaults, which rank lowest.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from confluent_kafka import KafkaException, Producer
 from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS
 from txbridge.errors import UsageError
 from txbridge.kafka.bootstrap_servers import canonical_servers
+from txbridge.kafka.log import librdkafka_logger
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 #: Properties of the Java consumer in the audit's Spark, for which librdkafka has no name. In a file that worker and
@@ -107,9 +107,6 @@ _REFUSED = {
     "allow.auto.create.topics": "a topic created by accident would have the broker's defaults, not the protocol's",
     "default.topic.config": "give the properties themselves, without this wrapper",
 }
-
-_SECRET = re.compile(r"password|passphrase|secret|key\.pem$|^sasl\.(oauthbearer|jaas)\.config$")
-_MASK = "***"
 
 #: In every client. Topics are never auto-created; librdkafka's default for producers is to create a missing topic.
 _COMMON: dict[str, Any] = {"allow.auto.create.topics": False}
@@ -263,20 +260,12 @@ def create(client: Callable[[dict[str, Any]], _Client], config: Mapping[str, Any
     The names were checked when the settings were derived. librdkafka checks the values, such as a range or a file name.
     """
     try:
-        return client(dict(config))
+        return client({"logger": librdkafka_logger(), **config})
     except KafkaException as error:
         reason = error.args[0].str().strip()
     except (TypeError, ValueError) as error:
         reason = str(error)
-    for name, value in config.items():
-        if _SECRET.search(name) and value:
-            reason = reason.replace(str(value), _MASK)
     raise UsageError(f"Kafka settings refused: {reason}")
-
-
-def masked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with every secret value replaced, for logs and messages."""
-    return {name: _MASK if _SECRET.search(name) and value else value for name, value in config.items()}
 
 
 def nearest(name: str, known: frozenset[str] | set[str]) -> str:

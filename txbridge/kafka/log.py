@@ -10,11 +10,14 @@ from contextvars import ContextVar
 _is_quiet = ContextVar("is_quiet", default=False)
 
 
-def librdkafka_logger() -> logging.Logger:
+def librdkafka_logger(*, is_shown: bool = False) -> logging.Logger:
     """The logger of librdkafka, off by default: txbridge reports the lines that matter as events of its own."""
-    logger = logging.getLogger("txbridge.librdkafka")
+    logger = logging.getLogger("txbridge.librdkafka.shown" if is_shown else "txbridge.librdkafka")
     if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)
+        logger.setLevel(logging.DEBUG if is_shown else logging.CRITICAL)
+        if is_shown and not logger.hasHandlers():
+            # librdkafka itself would print the secrets in its lines.
+            logger.addHandler(logging.StreamHandler())
     return logger
 
 

@@ -27,7 +27,6 @@ from txbridge.kafka.errors import (
     unreadable_batch,
 )
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.log_ends import LogEnds, cut_agreement
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
@@ -94,7 +93,6 @@ class PartitionReader:
             config.setdefault("max.partition.fetch.bytes", _FETCH_ON_DEMAND_BYTES)
         else:
             config.setdefault("fetch.queue.backoff.ms", _FETCH_ON_MS)
-        config.setdefault("logger", librdkafka_logger())
         if follows:
             longest = int(config.get("socket.timeout.ms", _SOCKET_TIMEOUT_MS)) // 2
             config.setdefault("fetch.wait.max.ms", min(_FOLLOW_WAIT_MS, longest))

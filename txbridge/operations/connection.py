@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -43,7 +43,7 @@ def kafka_errors(purpose: str) -> Iterator[None]:
 class Connection:
     """A namespace on a cluster, as operations need it: the internal topics exist and fit together."""
 
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)
     subject: Subject
     names: Names
     policy: CheckPolicy

@@ -12,7 +12,6 @@ from txbridge.kafka import config as kafka_config
 from txbridge.kafka.denied import named
 from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.kafka.fence import guarded
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations.actions import ActionRule
 from txbridge.operations.connection import Connection, kafka_errors
 from txbridge.operations.model import OpenMessage
@@ -53,8 +52,7 @@ def write_end(
     value, headers = encode_end(entries, group, rule.source, operator)
     topic = connection.names.end
     reports: list[tuple[KafkaError | None, Message]] = []
-    config = {"logger": librdkafka_logger(), **kafka_config.end_producer_config(connection.kafka)}
-    producer = kafka_config.create(Producer, config)
+    producer = kafka_config.create(Producer, kafka_config.end_producer_config(connection.kafka))
     with kafka_errors(f"writing to {topic}[{partition}]"):
         producer.produce(
             topic,

@@ -7,7 +7,6 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.operations.connection import Connection
 
 #: A search by time starts this long (ms) earlier, because the clocks of brokers differ.
@@ -15,8 +14,7 @@ CLOCK_SKEW_MS = 60_000
 
 
 def admin_client(connection: Connection) -> AdminClient:
-    config = {"logger": librdkafka_logger(), **kafka_config.admin_config(connection.kafka)}
-    return kafka_config.create(AdminClient, config)
+    return kafka_config.create(AdminClient, kafka_config.admin_config(connection.kafka))
 
 
 def start_since(admin: AdminClient, topic: str, partition: int, born: int) -> int | None:

@@ -6,6 +6,7 @@ Only GET is understood. No body is read, and each connection carries one request
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from http import HTTPStatus
 from http.client import HTTPException, parse_headers
 from io import BytesIO
 from urllib.parse import parse_qsl, urlsplit
+
+from txbridge.masking import masked_values
 
 _REQUEST_LINE = re.compile(r"(\S+) (\S+) HTTP/1\.[01]\r?\n")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -56,6 +59,10 @@ class PageAnswer:
     @classmethod
     def text(cls, status: HTTPStatus, text: str) -> PageAnswer:
         return cls(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+    @classmethod
+    def json(cls, status: HTTPStatus, content: object) -> PageAnswer:
+        return cls(status, "application/json", json.dumps(masked_values(content)).encode())
 
     def as_bytes(self) -> bytes:
         """The whole answer, with its head."""

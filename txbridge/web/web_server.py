@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-import json
 import os
 import socket
 import threading
@@ -210,8 +209,7 @@ class WebServer:
             if request.path in self._questions:
                 reasons = self._questions[request.path]()
                 status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
-                told = json.dumps({"ok": not reasons, "reasons": reasons}).encode()
-                return PageAnswer(status, "application/json", told)
+                return PageAnswer.json(status, {"ok": not reasons, "reasons": reasons})
             if request.path in self._pages:
                 return await self._make_page(request)
         except Exception as error:  # noqa: BLE001 - a defect of ours in one page must not end the others

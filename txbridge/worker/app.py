@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from typing import Any, NoReturn
 
 import faust
@@ -30,7 +31,6 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout
@@ -128,9 +128,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         settings = self.settings
         names = Names(settings.namespace)
 
-        def connect() -> AdminClient:
-            return create(AdminClient, {**admin_config(settings.librdkafka), "logger": librdkafka_logger()})
-
+        connect = partial(create, AdminClient, admin_config(settings.librdkafka))
         admin = connect()
         layout = _wait_for_layout(admin, names, settings, self.own_monitor.health)
         membership = GroupMembership(connect)

@@ -26,7 +26,7 @@ from txbridge.worker.slots import PartitionSlots
 class PartitionContext:
     """Settings and connections that all partitions of a worker share."""
 
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)
     admin: AdminClient
     #: Requests about topics while the worker runs.
     requests: ControllerRequests

@@ -7,7 +7,7 @@ Spark. `java.<name>` goes to Spark's consumer alone, for options without a count
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from txbridge.errors import UsageError
@@ -42,9 +42,9 @@ class KafkaSettings:
     """The connection settings of both clients."""
 
     #: For confluent-kafka, `bootstrap.servers` included.
-    librdkafka: Mapping[str, str]
+    librdkafka: Mapping[str, str] = field(repr=False)
     #: For Spark's reader, with its prefix `kafka.`.
-    spark: Mapping[str, str]
+    spark: Mapping[str, str] = field(repr=False)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from txbridge.core.names import short_id
+from txbridge.masking import masked
 from txbridge.text import LAST_TIME
 from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.case import Case
@@ -96,7 +97,7 @@ def _decision(case: Case, end: EndMention) -> LedgerRow:
         "client": end.client,
         "group": end.group,
         "check": end.checks,
-        "remark": end.remark_text,
+        "remark": end.remark_text and masked(end.remark_text),
         "ruling": case.ruling_of(end),
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from txbridge.masking import masked_values
 from txbridge.subject import Subject
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.findings import BLIND
@@ -169,7 +170,7 @@ class AuditReport:
         }
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
+        return json.dumps(masked_values(self.to_dict()), indent=2)
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def test_the_judge_needs_nothing_but_python() -> None:
         "txbridge.text",
         "txbridge.errors",
         "txbridge.extras",
+        "txbridge.masking",
     }
 
 

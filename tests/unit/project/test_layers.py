@@ -27,6 +27,7 @@ ALLOWED = {
     "murmur2": set(),
     "failpoints": set(),
     "interrupts": set(),
+    "masking": set(),
     "proof": set(),
     "core": set(),
     "kafka": {"core", "errors", "log", "text"},
@@ -61,7 +62,7 @@ BESIDE = {
     },
 }
 #: Modules without a layer: all but the core may import them.
-EVERYWHERE = {"backoff", "deadline", "failpoints", "interrupts", "proof"}
+EVERYWHERE = {"backoff", "deadline", "failpoints", "interrupts", "masking", "proof"}
 #: The folders inside of a package. Each imports from those on its left alone.
 ROOMS = {
     "txbridge/worker": ("faust", "observe", "transaction", "gates", "ingest", "takeover", "turn", "http"),

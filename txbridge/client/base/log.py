@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from txbridge.client.base import process
+from txbridge.masking import masked_values
 
 #: Seconds between two lines with a full trace for exceptions of the same kind. When a database is down, every check and
 #: every local transaction raises. Thousands of traces a second would fill the disk before anybody looks.
@@ -46,6 +47,7 @@ def report(level: int, event: str, *, exception: BaseException | None = None, **
             level, exception = logging.DEBUG, None
         elif repeated:
             fields["repeated"] = repeated
+    fields = masked_values(fields)
     text = "".join(f" {name}={value}" for name, value in fields.items())
     _logger.log(level, "%s%s", event, text, exc_info=exception, extra={"event": event, "fields": fields})
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from txbridge.client.base import process
 from txbridge.client.base.contained import contained
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.log import librdkafka_logger
 
 if TYPE_CHECKING:
     from txbridge.client.kafka.connection import KafkaConnection
@@ -29,11 +28,11 @@ def create_client(
     Raises UsageError for settings that librdkafka refuses.
     """
     callbacks: dict[str, Any] = {name: contained(config[name]) for name in _CALLBACKS if config.get(name) is not None}
-    # confluent-kafka calls only `log`.
-    own = config.get("logger")
-    logger = librdkafka_logger() if own is None else SimpleNamespace(log=contained(own.log))
-    settings = {**config, **callbacks, "logger": logger}
+    settings = {**config, **callbacks}
     settings.pop("error_cb", None)
+    if (own := settings.pop("logger", None)) is not None:
+        # confluent-kafka calls only `log`.
+        settings["logger"] = SimpleNamespace(log=contained(own.log))
     if connection is not None:
         settings["error_cb"] = connection.on_error
     return kafka_config.create(factory, settings)

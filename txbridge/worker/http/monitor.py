@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from http import HTTPStatus
 from importlib.resources import files
 
@@ -74,10 +73,6 @@ def status_pages(board: StatusBoard) -> dict[str, Page]:
     html = files("txbridge.worker.http").joinpath("status.html").read_bytes()
     return {
         "/status": lambda _: PageAnswer(HTTPStatus.OK, "text/html; charset=utf-8", html),
-        "/status.json": lambda _: _as_json(board.take_snapshot()),
-        "/open.json": lambda request: _as_json(board.list_open(request.query.get("cause", ""))),
+        "/status.json": lambda _: PageAnswer.json(HTTPStatus.OK, board.take_snapshot()),
+        "/open.json": lambda request: PageAnswer.json(HTTPStatus.OK, board.list_open(request.query.get("cause", ""))),
     }
-
-
-def _as_json(content: object) -> PageAnswer:
-    return PageAnswer(HTTPStatus.OK, "application/json", json.dumps(content).encode())
