@@ -47,7 +47,10 @@ def test_the_page_is_off_unless_asked_for(bridge: Bridge) -> None:
 
 def test_the_page_is_for_this_machine_alone_and_changes_nothing(bridge: Bridge) -> None:
     _, port = start(bridge)
-    assert ask(port, "/status")[0] == 200
+    page, other = (http.ask(f"http://127.0.0.1:{port}{path}") for path in ("/status", "/livez"))
+    assert page.status == 200
+    assert "script-src 'sha256-" in page.headers["Content-Security-Policy"]
+    assert "script-src 'none'" in other.headers["Content-Security-Policy"]
     assert http.ask(urllib.request.Request(f"http://127.0.0.1:{port}/status.json", data=b"{}")).status == 405
     # 127.0.0.2 is also this machine, but not the address that the worker was given.
     assert ask(port, "/status", host="127.0.0.2")[0] == 0
@@ -249,6 +252,10 @@ def test_with_many_scheduled_messages_alone_the_page_stays_short_on_a_phone(brid
     assert tile(page, "scheduled") == "110"
     # Four screens of a phone, and some hundred pixels.
     assert page.run("document.documentElement.scrollHeight") < 4_000
+    assert page.errors == []
+    # A script that came into the page would not run.
+    page.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.hacked = true'}))")
+    assert page.run("window.hacked") is None
 
 
 def _assert_readable(page: Browser, url: str) -> None:

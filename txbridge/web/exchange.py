@@ -27,7 +27,7 @@ _MOST_PARAMETERS = 10
 _PRIVATE_ENDS = (".localhost", ".local", ".internal", ".svc")
 #: A page may load nothing from elsewhere, be shown in no frame, and run no script but its own.
 _HEADERS = (
-    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src {script}; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'\r\n"
     "X-Content-Type-Options: nosniff\r\n"
     "Referrer-Policy: no-referrer\r\n"
@@ -55,6 +55,8 @@ class PageAnswer:
     status: HTTPStatus
     content_type: str
     body: bytes
+    #: The script that the page may run, as in its policy.
+    script: str = "'none'"
 
     @classmethod
     def text(cls, status: HTTPStatus, text: str) -> PageAnswer:
@@ -68,7 +70,8 @@ class PageAnswer:
         """The whole answer, with its head."""
         head = (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
-            f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n{_HEADERS}\r\n"
+            f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n"
+            f"{_HEADERS.format(script=self.script)}\r\n"
         )
         return head.encode("latin-1") + self.body
 

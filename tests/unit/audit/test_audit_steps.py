@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Collection
@@ -224,6 +225,8 @@ def test_a_state_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
     with pytest.raises(CouldNotAuditError, match="file is not a database"):
         StateStore(tmp_path / "other")
     state = StateStore(tmp_path / "newer")
+    # It has whole ids.
+    assert stat.S_IMODE((tmp_path / "newer" / "_state").stat().st_mode) == 0o700
     state.keep_fact("format", 4)
     state.close()
     with pytest.raises(CouldNotAuditError, match="has the form 4, which this audit does not know"):

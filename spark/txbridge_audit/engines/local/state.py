@@ -113,7 +113,8 @@ class StateStore:
         self.touched: set[Key] = set()
         folder = ledger / STATE
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            # Unlike the rest of a ledger, it has whole ids: the right to decide what is open.
+            folder.mkdir(0o700, parents=True, exist_ok=True)
             self._database = sqlite3.connect(folder / FILE, isolation_level=None, timeout=0)
             self._prepare()
         except sqlite3.OperationalError as error:
