@@ -1,4 +1,4 @@
-"""Access keys with their producer groups, and RocketMQ's signatures, as its ACL makes them."""
+"""Access keys with their producer groups and topics, and RocketMQ's signatures, as its ACL makes them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import hmac
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from txbridge.config.sources import read_toml
 from txbridge.errors import UsageError
 from txbridge.log import get_logger
 from txbridge_rocketmq.codes import RequestError, ResponseCode, UnauthenticatedError
+from txbridge_rocketmq.command import RemotingCommand
+from txbridge_rocketmq.requests import foreign_part
 from txbridge_rocketmq.watched_files import WatchedFiles
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
@@ -25,6 +28,9 @@ _AUTHORIZATION = re.compile(
     r"MQv2-HMAC-SHA1 +Credential=([^,/]*)(?:/[^,]*)?, *SignedHeaders=x-mq-date-time, *Signature=([0-9A-Fa-f]+)",
     re.ASCII,
 )
+#: How far the time of a gRPC request may be behind the door's clock, and ahead of it. The clients of Java, Go, Python
+#: and C# write the local time of their zone and call it UTC: from 12 hours behind it to 14 ahead. Clocks have an hour.
+_BEHIND, _AHEAD = timedelta(hours=13), timedelta(hours=15)
 #: Minimum length of a secret key in RocketMQ.
 _SHORTEST_SECRET = 6
 #: Maximum of lines about refused requests in a minute (s), and of characters of a key's name in them.
@@ -39,10 +45,17 @@ class AccessKey:
 
     name: str
     secret: bytes = field(repr=False)
-    #: Producer groups that it may speak for; None means every group.
+    #: Producer groups that it may speak for, and topics that it may send to; None means all.
     groups: frozenset[str] | None = None
+    topics: frozenset[str] | None = None
     #: Whether it may create topics.
     is_admin: bool = False
+
+    @property
+    def of_grpc(self) -> AccessKey:
+        """The key as it counts with gRPC, where a topic is the group of its producers as well."""
+        limits = [one for one in (self.groups, self.topics) if one is not None]
+        return replace(self, groups=frozenset.intersection(*limits) if limits else None)
 
 
 #: Compared when no key has the name, so that an existing name takes no longer than another one.
@@ -70,60 +83,73 @@ class AccessKeys(WatchedFiles):
 
     def has_key(self, key: AccessKey | None) -> bool:
         """Whether the key of an earlier request is still in the file, with the same rights."""
-        return self._keys is None or (key is not None and self._keys.get(key.name) == key)
+        found = None if self._keys is None or key is None else self._keys.get(key.name)
+        return self._keys is None or (found is not None and key in {found, found.of_grpc})
 
-    def check_request(self, fields: Mapping[str, str], body: bytes, peer: str) -> AccessKey | None:
+    def check_request(self, command: RemotingCommand, peer: str) -> AccessKey | None:
         """Return the key that has signed the request; None when no keys are demanded. Raises RequestError."""
-        return self._key_of(
-            fields.get(ACCESS_KEY, ""),
-            fields.get(SIGNATURE, ""),
-            lambda secret: signature(secret, fields, body),
-            "AclClientRPCHook with SessionCredentials",
-            peer,
-        )
+        fields = command.fields
+        name, signed = fields.get(ACCESS_KEY, ""), fields.get(SIGNATURE, "")
+        key = self._key_of(name, signed, peer, lambda secret: signature(secret, fields, command.body))
+        if key is not None and (what := foreign_part(command)):
+            text = (
+                f"the request has {what}, which no client of RocketMQ up to 5.5 sends. The txbridge door takes it from "
+                "nobody with an AccessKey, because a Signature does not cover the names of fields"
+            )
+            # A code after which no client tries again.
+            raise self._logged_refusal(key.name, peer, RequestError(ResponseCode.INVALID_PARAMETER, text))
+        return key
 
     def check_rpc(self, authorization: str, date_time: str, peer: str) -> AccessKey | None:
         """Check a gRPC request by its headers `authorization` and `x-mq-date-time`. Only the latter is signed."""
         found = _AUTHORIZATION.fullmatch(authorization)
-        return self._key_of(
-            found[1] if found else "",
-            # Some clients write lower-case digits.
-            found[2].upper() if found else "",
-            lambda secret: hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper(),
-            "credentials in the ClientConfiguration",
-            peer,
+        # Some clients write lower-case digits.
+        name, signed = (found[1], found[2].upper()) if found else ("", "")
+        key = self._key_of(
+            name, signed, peer, lambda secret: hmac.digest(secret, date_time.encode(), hashlib.sha1).hex().upper()
         )
+        if key is None:
+            return None
+        if not _is_recent(date_time):
+            now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+            text = f"x-mq-date-time is {date_time[:40]!r}, and the door's clock says {now}: set the client's clock"
+            raise self._logged_refusal(key.name, peer, UnauthenticatedError(ResponseCode.NO_PERMISSION, text))
+        return key.of_grpc
 
-    def _key_of(
-        self, name: str, signed: str, expected: Callable[[bytes], str], where: str, peer: str
-    ) -> AccessKey | None:
+    def _key_of(self, name: str, signed: str, peer: str, expected: Callable[[bytes], str]) -> AccessKey | None:
         if self._keys is None:
             return None
         key = self._keys.get(name, _NOBODY)
         is_right = hmac.compare_digest(expected(key.secret).encode(), signed.encode())
         if key is _NOBODY or not is_right:
-            self._log_refusal(name[:_LONGEST_LOGGED], peer)
             what = "the AccessKey is unknown or the Signature is wrong" if name else "the request has no AccessKey"
-            raise UnauthenticatedError(
-                ResponseCode.NO_PERMISSION, f"{what}: give the client the keys that the door was given ({where})"
-            )
+            text = f"{what}: give the client a key of the door (AclClientRPCHook; with gRPC its ClientConfiguration)"
+            raise self._logged_refusal(name, peer, UnauthenticatedError(ResponseCode.NO_PERMISSION, text))
         return key
 
-    def _log_refusal(self, name: str, peer: str) -> None:
+    def _logged_refusal(self, name: str, peer: str, error: RequestError) -> RequestError:
         """Log one line a minute for a host and a key, and a limited number in all: a client may name any key."""
-        now, host = time.monotonic(), peer.rpartition(":")[0]
+        now, host, name = time.monotonic(), peer.rpartition(":")[0], name[:_LONGEST_LOGGED]
         if now - self._minute >= _MINUTE_S:
             self._minute = now
             self._logged.clear()
         if (host, name) not in self._logged and len(self._logged) < _MOST_LOGGED:
             self._logged.add((host, name))
-            _log.warning("access_refused", peer=peer, access_key=name)
+            _log.warning("access_refused", peer=peer, access_key=name, reason=error.remark)
+        return error
 
 
 def require_group(key: AccessKey | None, group: str) -> None:
     """Raise RequestError if this key may not speak for this producer group."""
     if key is not None and key.groups is not None and group not in key.groups:
-        raise RequestError(ResponseCode.NO_PERMISSION, f"the AccessKey {key.name} may not speak for the group {group}")
+        text = f"the AccessKey {key.name} may not speak for the group {group}; with gRPC that is the topic"
+        raise RequestError(ResponseCode.NO_PERMISSION, text)
+
+
+def require_topic(key: AccessKey | None, topic: str) -> None:
+    """Raise RequestError if this key may not send to this topic."""
+    if key is not None and key.topics is not None and topic not in key.topics:
+        raise RequestError(ResponseCode.NO_PERMISSION, f"the AccessKey {key.name} may not send to the topic {topic}")
 
 
 def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
@@ -133,8 +159,16 @@ def signature(secret: bytes, fields: Mapping[str, str], body: bytes) -> str:
     return base64.b64encode(hmac.digest(secret, signed.encode() + body, hashlib.sha1)).decode()
 
 
+def _is_recent(date_time: str) -> bool:
+    try:
+        given = datetime.fromisoformat(date_time)
+    except ValueError:
+        return False
+    return -_BEHIND <= given.replace(tzinfo=given.tzinfo or UTC) - datetime.now(UTC) <= _AHEAD
+
+
 def _keys_in(path: Path) -> dict[str, AccessKey]:
-    """Read a TOML file with tables `[[key]]`: access_key, secret_key, and groups unless the key may speak for all.
+    """Read a TOML file with tables `[[key]]`: access_key, secret_key, and groups and topics unless all are allowed.
 
     A key with `admin = true` may create topics. Raises UsageError.
     """
@@ -152,21 +186,20 @@ def _keys_in(path: Path) -> dict[str, AccessKey]:
 
 
 def _key_of(table: object, where: str) -> AccessKey:
-    if not isinstance(table, dict) or not {"access_key", "secret_key"} <= set(table) <= {
-        "access_key",
-        "secret_key",
-        "groups",
-        "admin",
-    }:
-        raise UsageError(f"{where} needs access_key and secret_key, and may have groups and admin, but nothing else")
-    name, secret, groups = table["access_key"], table["secret_key"], table.get("groups")
-    is_admin = table.get("admin", False)
+    needed, limits = {"access_key", "secret_key"}, ("groups", "topics")
+    if not isinstance(table, dict) or not needed <= set(table) <= {*needed, *limits, "admin"}:
+        raise UsageError(
+            f"{where} needs access_key and secret_key, and may have groups, topics and admin, but nothing else"
+        )
+    name, secret, is_admin = table["access_key"], table["secret_key"], table.get("admin", False)
     if not isinstance(name, str) or not name or not isinstance(secret, str) or len(secret) < _SHORTEST_SECRET:
         raise UsageError(
             f"{where}: access_key must be a string, and secret_key one of at least {_SHORTEST_SECRET} characters"
         )
-    if groups is not None and not (isinstance(groups, list) and all(isinstance(one, str) for one in groups)):
-        raise UsageError(f"{where}: groups must be a list of strings")
+    for one in limits:
+        if not isinstance(table.get(one, []), list) or not all(isinstance(each, str) for each in table.get(one, [])):
+            raise UsageError(f"{where}: {one} must be a list of strings")
     if not isinstance(is_admin, bool):
         raise UsageError(f"{where}: admin must be true or false")
-    return AccessKey(name, secret.encode(), None if groups is None else frozenset(groups), is_admin)
+    groups, topics = (frozenset(table[one]) if one in table else None for one in limits)
+    return AccessKey(name, secret.encode(), groups, topics, is_admin)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any, TypeVar
 
 from txbridge_rocketmq import mapping, routes
-from txbridge_rocketmq.access import AccessKey, require_group
+from txbridge_rocketmq.access import AccessKey, require_group, require_topic
 from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode
 from txbridge_rocketmq.command import RemotingCommand
 from txbridge_rocketmq.door import Door
@@ -51,6 +51,7 @@ class MqadminRequests:
                 "admin = true in the file of --access-keys",
             )
         topic, queues = parse_topic(command.fields)
+        require_topic(key, topic)
         mapping.check_topic(topic, self._door.setting.names)
         await self._run(self._topics.create_topic, topic, queues, f"{key.name} at {connection.peer}")
         self._door.forget_topic(topic)

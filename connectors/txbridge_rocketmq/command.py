@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quoted
+from typing import Any
 
 from txbridge_rocketmq.codes import HTTP2_PREFACE
 
@@ -24,6 +25,7 @@ _VERSION = 477
 _LANGUAGE = "PYTHON"
 _WORD = struct.Struct(">i")
 _BINARY_FIXED = struct.Struct(">hBhiii")
+_TWICE = "the header has two fields of one name"
 
 
 class FrameError(Exception):
@@ -79,9 +81,19 @@ def decode(frame: bytes) -> RemotingCommand:
     raise FrameError(f"serialisation {kind} is neither JSON (0) nor ROCKETMQ (1)")
 
 
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise FrameError(_TWICE)
+    return found
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_object_of)
+
+
 def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
-        given = json.loads(header.decode())
+        given = _decoder.decode(header.decode())
     except (ValueError, RecursionError):
         raise FrameError("the header is not JSON") from None
     if not isinstance(given, dict):
@@ -115,6 +127,8 @@ def _decode_binary(header: bytes, body: bytes) -> RemotingCommand:
         while position < len(header):
             (length,) = struct.unpack_from(">h", header, position)
             name, position = _text(header, position + 2, length)
+            if name in fields:
+                raise FrameError(_TWICE)
             (length,) = _WORD.unpack_from(header, position)
             fields[name], position = _text(header, position + _WORD.size, length)
     except (struct.error, UnicodeDecodeError):

@@ -64,7 +64,7 @@ def _protection(options: DoorOptions, keys: Path | None, tls_key: Path | None) -
     elif options.tls is None:
         yield warning(
             Check.DOOR,
-            "AccessKeys without TLS: whoever reads a request can send it again, and can forge gRPC requests",
+            "AccessKeys without TLS: whoever reads a request can send it again, and make others of it",
             "give --tls-certificate and --tls-key",
         )
     else:

@@ -10,7 +10,7 @@ from prometheus_client import Counter
 from txbridge.core.names import TRACE_TOPIC
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping, routes
-from txbridge_rocketmq.access import AccessKey, require_group
+from txbridge_rocketmq.access import AccessKey, require_group, require_topic
 from txbridge_rocketmq.admin import MqadminRequests
 from txbridge_rocketmq.codes import (
     CONSUMER_REFUSAL,
@@ -109,7 +109,7 @@ class Remoting:
             finish()
 
     def _admit_client(self, connection: DoorConnection, command: RemotingCommand) -> AccessKey | None:
-        key = self._door.setting.access.check_request(command.fields, command.body, connection.peer)
+        key = self._door.setting.access.check_request(command, connection.peer)
         if command.fields.get(_NAMESPACE):
             raise RequestError(ResponseCode.INVALID_PARAMETER, NAMESPACE_REFUSAL)
         return key
@@ -158,6 +158,9 @@ class Remoting:
         send = parse_send(command)
         if not send.is_trace:
             require_group(key, send.group)
+        # Any client traces, and does so to this topic unless its application has chosen another one.
+        if not send.is_trace or send.topic != TRACE_TOPIC:
+            require_topic(key, send.topic)
         stored = await self._door.sends.send_message(send, command.body, connection.peer)
         connection.send_response(command, ResponseCode.SUCCESS, fields=_told(connection, stored, send.is_batch))
 

@@ -23,7 +23,7 @@ from txbridge.kafka.admin import FoundTopic, KafkaCluster
 SEND, HEARTBEAT, END, ROUTE = 310, 34, 37, 105
 CREATE, RUNTIME, CLUSTER, PRODUCERS, TOPICS = 17, 28, 106, 204, 206
 COMMIT = 8
-OPERATORS, ORDERS = ("operators", "a long secret"), ("orders", "another secret")
+OPERATORS, ORDERS, HELPERS = ("operators", "a long secret"), ("orders", "another secret"), ("helpers", "a third secret")
 bridge = module_bridge("admin")
 
 
@@ -33,6 +33,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.write_text(
         f'[[key]]\naccess_key = "{OPERATORS[0]}"\nsecret_key = "{OPERATORS[1]}"\nadmin = true\n'
         f'[[key]]\naccess_key = "{ORDERS[0]}"\nsecret_key = "{ORDERS[1]}"\ngroups = ["orders"]\n'
+        f'[[key]]\naccess_key = "{HELPERS[0]}"\nsecret_key = "{HELPERS[1]}"\nadmin = true\ntopics = ["help"]\n'
     )
     return file
 
@@ -121,6 +122,7 @@ def test_an_administrator_creates_topics_and_sees_what_the_door_knows(bridge: Br
         assert refusal(CREATE, topic_fields("no topic", 2))[0] == 17
         code, remark = refusal(CREATE, topic_fields(f"{new}-2", 2), ORDERS)
         assert (code, "admin = true" in remark) == (16, True)
+        assert refusal(CREATE, topic_fields(f"{new}-2", 2), HELPERS)[0] == 16
         assert partitions_of(bridge, f"{new}-2") is None
 
         client.ask(HEARTBEAT, signed(ORDERS, {}, heartbeat("orders")), heartbeat("orders"))
@@ -191,4 +193,9 @@ def test_mqadmin_and_the_admin_client_of_go(bridge: Bridge, keys: Path) -> None:
     with Door(bridge, f"--access-keys={keys}") as door:
         made = mqadmin("updateTopic", "-c", "txbridge", "-t", new, "-w", "3", "-n", door.address, key=OPERATORS)
         assert f"create topic to {door.address} success" in made
+        assert topic in mqadmin("topicList", "-n", door.address, key=OPERATORS)
+        assert door.address in mqadmin("clusterList", "-n", door.address, key=OPERATORS)
+        assert "txbridge" in mqadmin("brokerStatus", "-b", door.address, "-n", door.address, key=OPERATORS)
+        told = mqadmin("producerConnection", "-g", "shop", "-t", topic, "-n", door.address, key=OPERATORS)
+        assert "no producer of the group shop" in told
     assert partitions_of(bridge, new) == 3

@@ -139,6 +139,27 @@ def test_what_differs_between_doors_and_protocols_is_one_transaction(bridge: Bri
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
+@pytest.mark.parametrize("language", ["java", "python", "node", "go", "rust"])
+def test_a_real_client_signs_in_any_time_zone(
+    bridge: Bridge, language: str, zone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These are 14 hours ahead of UTC and 12 behind. With another topic its application learns why not."""
+    name = f"{language}-{zone[:3]}"
+    topic, other, keys = topic_of(bridge, name), topic_of(bridge, f"{name}-other"), tmp_path / "keys.toml"
+    keys.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ntopics = ["{topic}"]\n')
+    monkeypatch.setenv("TZ", zone)
+    with (
+        Door(bridge, GRPC, f"--access-keys={keys}") as door,
+        GrpcClient(language, [door], [topic], keys=["ak", "the secret key"]) as client,
+    ):
+        client.transaction(topic, "signed", "unknown", "commit")
+        bridge.wait_visible(topic, [b"signed"], 60)
+        assert f"may not speak for the group {other}" in str(client.try_("plain", other, "x"))
+    assert bridge.read(other) == []
+
+
+@pytest.mark.long
 def test_real_clients_sign_and_speak_tls(bridge: Bridge, tmp_path: Path) -> None:
     topic, keys = topic_of(bridge, "signed"), tmp_path / "keys.toml"
     other = topic_of(bridge, "another")

@@ -144,7 +144,7 @@ def test_a_stream_is_asked_while_its_key_has_the_topic(tmp_path: Path) -> None:
     signed = (*CLIENT, ("x-mq-date-time", when), ("authorization", proof))
 
     def grant(topic: str) -> None:
-        file.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["{topic}"]\n')
+        file.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ntopics = ["{topic}"]\n')
 
     def said() -> Iterator[bytes]:
         yield settings(TOPIC).SerializeToString()

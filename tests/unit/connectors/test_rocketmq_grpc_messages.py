@@ -7,7 +7,8 @@ import hmac
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -242,9 +243,9 @@ def test_settings_come_back_with_the_limit_and_a_back_off() -> None:
     assert given.publishing.max_body_size == 0
 
 
-def keys(folder: Path) -> AccessKeys:
+def keys(folder: Path, limits: str = "") -> AccessKeys:
     file = folder / "keys.toml"
-    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\n')
+    file.write_text(f'[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\n{limits}\n')
     return AccessKeys(file)
 
 
@@ -271,3 +272,40 @@ def test_access_keys(tmp_path: Path) -> None:
     with pytest.raises(UnauthenticatedError):
         access.check_rpc(header("ak", right), f"{when}Z", "1.2.3.4:5")
     assert AccessKeys().check_rpc("", "", "1.2.3.4:5") is None
+
+
+@pytest.mark.parametrize(
+    ("form", "hours", "is_taken"),
+    [
+        # Node and C++ write UTC; Java, Go, Python and C# the local time of their zone, in the same form.
+        ("%Y%m%dT%H%M%SZ", 0, True),
+        ("%Y%m%dT%H%M%SZ", 14, True),
+        ("%Y%m%dT%H%M%SZ", -12, True),
+        ("%Y%m%dT%H%M%SZ", 16, False),
+        ("%Y%m%dT%H%M%SZ", -14, False),
+        # Rust names its zone.
+        ("%Y-%m-%dT%H:%M:%S.123456789+00:00", 0, True),
+        ("%Y-%m-%dT%H:%M:%S.123456789+05:30", 5.5 - 12, True),
+        ("%Y-%m-%dT%H:%M:%S.123456789+05:30", 5.5 - 14, False),
+        ("yesterday", 0, False),
+    ],
+)
+def test_the_time_of_a_request_is_compared_with_the_clock(
+    tmp_path: Path, form: str, hours: float, *, is_taken: bool
+) -> None:
+    when = (datetime.now(UTC) + timedelta(hours=hours)).strftime(form)
+    with nullcontext() if is_taken else pytest.raises(UnauthenticatedError, match="set the client's clock"):
+        assert keys(tmp_path).check_rpc(header("ak", signed(when)), when, "1.2.3.4:5") is not None
+
+
+def test_a_key_limits_topics_by_its_groups_and_by_its_topics(tmp_path: Path) -> None:
+    when = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    for limits, expected in (
+        ('groups = ["a", "b"]', {"a", "b"}),
+        ('topics = ["b", "c"]', {"b", "c"}),
+        ('groups = ["a", "b"]\ntopics = ["b", "c"]', {"b"}),
+        ("", None),
+    ):
+        key = keys(tmp_path, limits).check_rpc(header("ak", signed(when)), when, "1.2.3.4:5")
+        assert key is not None
+        assert key.groups == expected

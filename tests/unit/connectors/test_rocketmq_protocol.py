@@ -15,13 +15,13 @@ import lz4.frame
 import pytest
 from structlog.testing import capture_logs
 from txbridge_rocketmq import identity, mapping, remoting
-from txbridge_rocketmq.access import AccessKeys, require_group, signature
+from txbridge_rocketmq.access import AccessKeys, require_group, require_topic, signature
 from txbridge_rocketmq.codes import REFUSALS, RequestCode, RequestError, ResponseCode, refusal
-from txbridge_rocketmq.command import FrameError, decode, length_of, response
+from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, response
 from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.door_options import door_options, read_secret
 from txbridge_rocketmq.message import StoredMessage, parse_address, parse_batch, parse_properties, text_of
-from txbridge_rocketmq.requests import parse_end, parse_send
+from txbridge_rocketmq.requests import foreign_part, parse_end, parse_send
 from txbridge_rocketmq.routes import route
 
 from txbridge.cli.rocketmq import DoorPlace
@@ -132,6 +132,9 @@ def test_an_answer_is_json_that_names_the_request() -> None:
         b"\0\0\x90\0" + b"[" * 0x9000,
         b"\x01\0\0\x02{}",
         b"\x01\0\0\x16" + struct.pack(">hBhiiii", 1, 0, 1, 1, 0, 0, 99)[:22],
+        # Two fields of one name: a gateway might take the other one.
+        b"\0\0\0\x2a" + b'{"code":1,"extFields":{"b":"o","b":"pay"}}',
+        b"\x01\0\0\x27" + struct.pack(">hBhiiii", 1, 0, 1, 1, 0, 0, 18) + 2 * b"\0\x01b\0\0\0\x02no",
     ],
 )
 def test_bytes_that_are_no_frame(frame: bytes) -> None:
@@ -472,21 +475,50 @@ def test_every_refusal_is_a_sentence_of_its_own_request() -> None:
 
 def test_access_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
-    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\ngroups = ["mine"]\n')
+    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\ngroups = ["mine"]\ntopics = ["own"]\n')
     access = AccessKeys(file)
     assert "a secret" not in repr(vars(access))
     fields = {"b": "2", "a": "1", "AccessKey": "ak"}
     signed = {**fields, "Signature": signature(b"a secret", fields, b"body")}
-    key = access.check_request(signed, b"body", "1.2.3.4:5")
+    key = access.check_request(RemotingCommand(310, 1, fields=signed, body=b"body"), "1.2.3.4:5")
     require_group(key, "mine")
-    with pytest.raises(RequestError):
-        require_group(key, "another")
+    require_topic(key, "own")
+    for require, limit in (
+        (require_group, "speak for the group another"),
+        (require_topic, "send to the topic another"),
+    ):
+        with pytest.raises(RequestError, match=f"the AccessKey ak may not {limit}"):
+            require(key, "another")
     for wrong in ({**signed, "a": "9"}, fields, {**signed, "AccessKey": "other"}, {}, {**signed, "Signature": "ä"}):
         with pytest.raises(RequestError) as refused:
-            access.check_request(wrong, b"body", "1.2.3.4:5")
+            access.check_request(RemotingCommand(310, 1, fields=wrong, body=b"body"), "1.2.3.4:5")
         assert refused.value.code is ResponseCode.NO_PERMISSION
     with pytest.raises(RequestError):
-        access.check_request(signed, b"other", "1.2.3.4:5")
+        access.check_request(RemotingCommand(310, 1, fields=signed, body=b"other"), "1.2.3.4:5")
+
+
+@pytest.mark.parametrize("name", [one for one in FRAMES if one != "broker check"])
+def test_a_real_client_sends_no_field_that_a_signed_request_may_not_have(name: str) -> None:
+    """Those of Go, of other versions and of mqadmin: the integration tests with keys."""
+    assert foreign_part(of_frame(name)) == ""
+
+
+def test_what_a_signature_fits_as_well_is_refused_where_no_client_could_have_sent_it(tmp_path: Path) -> None:
+    """RocketMQ signs the values alone, one after the other: those of a SEND are also those of other requests."""
+    file = tmp_path / "keys.toml"
+    file.write_text('[[key]]\naccess_key = "ak"\nsecret_key = "a secret"\n')
+    captured = {"AccessKey": "ak", "a": "orders", "b": "Notes", "e": "0", "i": "KEYS\1Payouts\2", "n": "door"}
+    made = signature(b"a secret", captured, b"pay 1,000,000 to mallory")
+    forged = {
+        # Its topic was a property. Fields that nobody reads hide the rest, or the body of a request that needs none.
+        310: ({"a": "orders", "aa": "Notes0KEYS\1", "b": "Payouts", "ba": "\2door"}, b"pay 1,000,000 to mallory"),
+        37: ({"producerGroup": "orders"}, b"Notes0KEYS\1Payouts\2doorpay 1,000,000 to mallory"),
+    }
+    for code, (fields, body) in forged.items():
+        signed = {"AccessKey": "ak", **fields, "Signature": made}
+        with pytest.raises(RequestError, match="does not cover the names of fields") as refused:
+            AccessKeys(file).check_request(RemotingCommand(code, 1, fields=signed, body=body), "1.2.3.4:5")
+        assert refused.value.code is ResponseCode.INVALID_PARAMETER
 
 
 def test_a_line_a_minute_names_who_was_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -500,7 +532,7 @@ def test_a_line_a_minute_names_who_was_refused(tmp_path: Path, monkeypatch: pyte
         with capture_logs() as logged:
             for peer, key in peers_and_keys:
                 with pytest.raises(RequestError):
-                    access.check_request({"AccessKey": key, "Signature": "x"}, b"", peer)
+                    access.check_request(RemotingCommand(310, 1, fields={"AccessKey": key, "Signature": "x"}), peer)
         return [(one["peer"], one["access_key"]) for one in logged]
 
     assert lines(("1.2.3.4:5", "ak"), ("1.2.3.4:6", "ak"), ("1.2.3.5:5", "ak"), ("1.2.3.4:7", "")) == [
@@ -533,6 +565,7 @@ def test_a_signature_is_that_of_the_values_in_the_order_of_their_names() -> None
         "[[key]]\naccess_key = 'a'\nsecret_key = 'short'",
         "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ngroup = 'g'",
         "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ngroups = 'g'",
+        "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\ntopics = ['t', 1]",
         "[[key]]\naccess_key = 'a'\nsecret_key = 'long enough'\nadmin = 'yes'",
         "[[key]]\naccess_key='a'\nsecret_key='long enough'\n[[key]]\naccess_key='a'\nsecret_key='long enough'",
         "no toml",
