@@ -159,8 +159,6 @@ class Node:
         """Wait until it ends by itself. Its exit code (128 + n after signal n), None after `timeout` s."""
         return self._child.wait(timeout) if self._child is not None else None
 
-    # --- for the cluster
-
     @contextlib.contextmanager
     def claim_folder(self) -> Iterator[int]:
         """Own the folder. Yields the open file that holds the lock, which the process has to inherit."""

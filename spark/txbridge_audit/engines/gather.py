@@ -289,7 +289,8 @@ def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]
         for key in keys
         if key[1] in lowest
     }
-    halves = identities_of(read(source.settings, asked, committed=False))
+    mentions = map(client_records.half_mention, read(source.settings, asked, committed=False))
+    halves = {(half.partition, half.half, half.delivered_id) for half in mentions if half.delivered_id is not None}
     # Their ENDs are needed only where half messages are gone.
     end_of = {key: (others[key[0]].end, key[1]) for key in keys if starts[key] > 0}
     there = [key for key in end_of.values() if key[1] < counts.get(key[0], 0)]
@@ -302,14 +303,8 @@ def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]
     return OtherNamespaces(halves, named, edges)
 
 
-def identities_of(records: Iterable[KafkaRecord]) -> set[HalfIdentity]:
-    """Those of the half messages in these records of HALF."""
-    halves = map(client_records.half_mention, records)
-    return {(half.partition, half.half, half.delivered_id) for half in halves if half.delivered_id is not None}
-
-
 def named_identities_of(records: Iterable[KafkaRecord]) -> set[HalfIdentity]:
-    """Those of the half messages that these records of END name."""
+    """Identities of the half messages that these records of END name."""
     return {
         (end.partition, end.half, identity)
         for found in map(client_records.end_mentions, records)

@@ -42,8 +42,6 @@ class Case(DeliveredCase):
         self.pending_state: str | None = None
         self._now = facts.now - CLOCK_MARGIN_MS
 
-    # The progress of the worker
-
     @lazy
     def is_applied(self) -> bool:
         """Whether the worker's checkpoint is past the END entry that decided. An END not read yet is no fault."""
@@ -74,8 +72,6 @@ class Case(DeliveredCase):
         """Whether the checkpoint calls it finished or parked."""
         low, half = self.about.low, self.transaction.half
         return low is not None and half is not None and half < low
-
-    # Records that are gone
 
     @lazy
     def missing_evidence(self) -> int:
@@ -155,8 +151,6 @@ class Case(DeliveredCase):
     def are_parked_known(self) -> bool:
         return not self.missing_evidence & PARKED
 
-    # The real topics
-
     def is_before(self, copy: CopyMention) -> bool:
         """Whether the copy lies below the earlier cut."""
         return copy.at < self.facts.before.get((copy.topic, copy.place), 0)
@@ -227,8 +221,6 @@ class Case(DeliveredCase):
         # OP does not name the Kafka transaction that delivered it. That one came after the decision.
         return self.winner is not None and self.winner.stamp - CLOCK_MARGIN_MS > proof.stamp
 
-    # OFFSET and the check topics
-
     @lazy
     def last_parked(self) -> ParkedMention | None:
         return max(self.transaction.parked, key=lambda parked: parked.at, default=None)
@@ -264,8 +256,6 @@ class Case(DeliveredCase):
         numbers += [end.checks for end in self.ours]
         numbers += [discard.checks for discard in self.transaction.discards if not discard.is_abandon]
         return max((number for number in numbers if number is not None), default=0)
-
-    # Time
 
     @lazy
     def is_overdue(self) -> bool:

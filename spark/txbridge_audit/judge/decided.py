@@ -32,8 +32,6 @@ class DecidedCase:
     def __init__(self, transaction: AuditedTransaction) -> None:
         self.transaction = transaction
 
-    # The half message
-
     @lazy
     def half(self) -> HalfMention | None:
         """The record at the half coordinates, well formed or not."""
@@ -62,8 +60,6 @@ class DecidedCase:
     @property
     def is_several(self) -> bool:
         return self.message is not None and self.message.parts is not None
-
-    # Decisions
 
     @lazy
     def ours(self) -> list[EndMention]:
@@ -188,8 +184,6 @@ class DecidedCase:
         asked = (end for end in self.ours if end.source in GIVE_UP and end.place > winner.place)
         first = min(asked, key=_place, default=None)
         return None if first is None else first.source
-
-    # Outcomes
 
     @lazy
     def _op(self) -> dict[str, int]:

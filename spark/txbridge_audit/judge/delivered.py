@@ -15,8 +15,6 @@ Place = tuple[str, int, int]
 class DeliveredCase(DecidedCase):
     """What the mentions of a transaction say about its visible records, too."""
 
-    # Its messages
-
     @lazy
     def messages(self) -> tuple[MessagePart, ...]:
         """The messages that it holds, in their order; none if it is not valid: then all of its copies are strays."""
@@ -54,8 +52,6 @@ class DeliveredCase(DecidedCase):
     def next_time(self) -> int | None:
         """The time of delivery of the messages that come next; None when none is left."""
         return next((time for time in self.times if time > self.recorded_to), None)
-
-    # Its visible records
 
     def message_of(self, copy: CopyMention) -> MessagePart | None:
         """The message that a copy is of; None if it does not say so."""

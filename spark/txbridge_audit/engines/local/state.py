@@ -163,8 +163,6 @@ class StateStore:
                 raise cannot_keep(self.ledger, error) from error
             raise
 
-    # Facts
-
     def read_fact(self, name: str, default: Any = None) -> Any:
         """A fact that was kept, as JSON gives it back."""
         found = self._database.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
@@ -172,8 +170,6 @@ class StateStore:
 
     def keep_fact(self, name: str, value: Any) -> None:
         self._database.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
-
-    # Mentions
 
     def add(self, mention: Mention) -> None:
         """Add a mention that names half coordinates."""
@@ -228,8 +224,6 @@ class StateStore:
             self._loaded[key] = transaction
         return self._loaded[key]
 
-    # Transactions
-
     def open_ones(self) -> list[Key]:
         """Those whose verdict may change without a new record."""
         return self._database.execute("SELECT partition, half FROM verdict WHERE is_open").fetchall()
@@ -255,8 +249,6 @@ class StateStore:
         found = self._database.execute("SELECT partition, half FROM verdict WHERE NOT written ORDER BY 1, 2").fetchall()
         self._database.execute("UPDATE verdict SET written = 1 WHERE NOT written")
         return found
-
-    # Verdicts
 
     def put(self, key: Key, told: str, *, is_open: bool, waits: bool, is_doubtful: bool) -> None:
         """Remember what a transaction adds to the sums, in place of what it added before.
@@ -335,8 +327,6 @@ class StateStore:
         )
         return [row for (row,) in rows]
 
-    # Evidence
-
     def put_evidence(self, key: Key, evidence: Evidence) -> set[int]:
         """Remember what a transaction proves about others, in place of what it proved before.
 
@@ -385,8 +375,6 @@ class StateStore:
         for partition, identity, half in self._database.execute("SELECT partition, id, half FROM unexplained"):
             found.setdefault((partition, identity), set()).add(half)
         return found
-
-    # Retention
 
     def expire(self, partition: int, start: int, edges: Iterable[tuple[str, int]]) -> None:
         """Forget what HALF no longer holds, except messages that OFFSET still holds open.

@@ -148,8 +148,6 @@ class LocalSteps:
                 state.keep_fact("written_at", plan.now / 1000)
             return AuditStep(self._report(plan, reading, facts), alarms, judged)
 
-    # What was read
-
     def _positions_there(self, progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
         """What was read of each topic, except of real topics that were deleted and created again since.
 
@@ -204,8 +202,6 @@ class LocalSteps:
             if topic == names.half:
                 edges = [(name, starts.get((name, partition), 0)) for name in (names.half, names.end, names.op)]
                 self.state.expire(partition, starts[topic, partition], edges)
-
-    # Evidence and verdicts
 
     def _see_evidence(self, reading: Reading, progress: Mapping[str, Any]) -> Facts:
         """The facts with what all transactions prove. Only those that new records name can prove anything new."""
@@ -307,8 +303,6 @@ class LocalSteps:
         ledger.write_rows()
         if unfinished.exists():
             unfinished.rename(folder)
-
-    # The report
 
     def _report(self, plan: Plan, reading: Reading, facts: Facts) -> AuditReport:
         names, state = self._source.names, self.state
