@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from tests.chaos.checker import refusals, unfinished, violations
+from tests.chaos.checker import by_their_ids, refusals, unfinished, violations
 from tests.chaos.client import FAULT_OVER
 from tests.chaos.evidence import keep
 from tests.chaos.reader import WatchingReader, sighting
@@ -295,7 +295,7 @@ def _settle(run: Run, reader: WatchingReader) -> list[str]:
     plans = run.store.plans()
 
     def is_seen() -> bool:
-        seen = Counter(one.transaction_id for one in list(reader.sightings))
+        seen = Counter(one.transaction_id for one in by_their_ids(list(reader.sightings), plans))
         committed = {name for name, commits in run.store.decisions().items() if commits}
         return all(seen[name] >= (len(plans[name].topics) if name in plans else 1) for name in committed)
 

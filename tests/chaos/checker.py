@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.chaos.reader import Sighting
 from tests.chaos.store import Plan
+from tests.support.message_frames import delivered_id
 
 _NO_PLANS: Mapping[str, Plan] = {}
 
@@ -29,6 +31,7 @@ def violations(
         plans: The messages of each transaction that commits. Without a plan it has one message with unknown content.
     """
     found: list[str] = []
+    watched, final = by_their_ids(watched, plans), by_their_ids(final, plans)
     committed = {name for name, commits in decisions.items() if commits}
     for who, sightings in (("the watching reader", watched), ("the reader at the end", final)):
         records = Counter(map(_name, sightings))
@@ -52,6 +55,15 @@ def violations(
         if letter != "U" and decisions.get(name) is not (letter == "C"):
             found.append(f"inconsistent application: {name} was told {letter}, its database says {decisions.get(name)}")
     return found
+
+
+def by_their_ids(sightings: Sequence[Sighting], plans: Mapping[str, Plan]) -> list[Sighting]:
+    """The sightings with transaction ids. Messages of different times carry another one (docs/protocol.md)."""
+    ids = {
+        delivered_id(name, [plan.due or -1 if topic == plan.topics[0] else -1 for topic in plan.topics]): name
+        for name, plan in plans.items()
+    }
+    return [replace(one, transaction_id=ids.get(one.transaction_id, one.transaction_id)) for one in sightings]
 
 
 def unfinished(halves: Mapping[tuple[int, int], str], finished: Collection[tuple[int, int]]) -> list[str]:

@@ -72,13 +72,13 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
         SHOP_REMIND_AFTER="PT8S",
     )
 
-    def run(program: str, arguments: list[str]) -> None:
+    def run_step(program: str, arguments: list[str]) -> None:
         line = [sys.executable, *MODULES[program], *arguments]
         done = run(line, cwd=SHOP, env=given, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    run("txbridge", *commands("txbridge", "topics"))
-    run("python", *commands("python", "orders.py"))
+    run_step("txbridge", *commands("txbridge", "topics"))
+    run_step("python", *commands("python", "orders.py"))
     [worker], [service] = commands("txbridge", "worker"), commands("uvicorn")
     [billing] = commands("python", "billing.py")
     engine = create_engine(url)
@@ -114,7 +114,7 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
         assert [record.key() for record in reminders] == [unpaid.encode()]
         assert stored("invoices") == sorted([answer[1]["paid"], unpaid])
         assert stored("payments") == [answer[1]["paid"]]
-        run("txbridge", *commands("txbridge", "doctor"))
+        run_step("txbridge", *commands("txbridge", "doctor"))
         assert "txbridge_half_oldest_pending_seconds" in http.ask(f"http://127.0.0.1:{metrics_port}/metrics").text
         for process, code in zip(processes, (-signal.SIGTERM, 0), strict=True):
             process.terminate()
