@@ -26,8 +26,8 @@ _SHORT = 60_000
 #: Without faults, a check is sent at most this long after it was due (ms). Its topic may be blocked (90 s), an
 #: unresponsive client is given up after 10 s, and all due checks share a rate of two a second.
 _CHECKED_WITHIN = 120_000
-
-
+#: What a check that its topic refuses takes from the others of its group (ms): two aborts, and pauses after them.
+_REFUSED = 10_000
 #: Greatest delay (ms) with which an owner knows the brokers' time. It learns this time from acknowledgements, which it
 #: handles between Kafka transactions.
 _LATE = 90_000
@@ -658,20 +658,19 @@ class Checker:
     def require_checks(self, since: int, now: int, dead_groups: set[str]) -> None:
         """Require a check of all messages that were due long ago. Faults stopped at `since`. Raises Violation."""
         for number, model in enumerate(self.models):
+            refused = sum("error" in one and one["state"] == "pending" for one in self._parked[number].values())
+            # A check that was committed during a stall counts its interval from the stall's end and once more for its
+            # length: the worker knows only the beginning of the commit (BrokerClock.now_at_latest).
+            within = _CHECKED_WITHIN + _REFUSED * refused + self._world.longest_stall
             for offset, half in model.halves.items():
                 if half.state != "pending" or half.is_malformed or half.headers["PGROUP"] in dead_groups:
                     continue
                 if self._may_stay_unchecked(number, offset, half):
                     continue
                 waited = now - max(half.due, since)
-                name = f"half {number}:{offset}"
-                self._require(
-                    # A check that was committed during a stall counts its interval from the stall's end and once more
-                    # for its length: the worker knows only the beginning of the commit (BrokerClock.now_at_latest).
-                    waited <= _CHECKED_WITHIN + self._world.longest_stall or half.checks >= self._times.max_checks,
-                    "P8",
-                    f"{name} has been due for a check for {waited // 1000} s, its group is alive, and none was sent",
-                )
+                what = f"half {number}:{offset} has been due for a check for {waited // 1000} s, its group is alive"
+                is_checked = waited <= within or half.checks >= self._times.max_checks
+                self._require(is_checked, "P8", f"{what}, and none was sent")
 
     def _is_undeliverable(self, half: Half, undeliverable: set[str]) -> bool:
         return any(
