@@ -16,7 +16,7 @@ EVENTS: dict[type[Exception], tuple[str, str]] = {
     KafkaUnreachableError: ("kafka_unreachable", "kafka_reachable"),
     DatabaseUnreachableError: ("database_unreachable", "database_reachable"),
 }
-_NEXT = "it keeps trying; if it runs, check the address and the security settings"
+_NEXT = "it keeps trying"
 
 _T = TypeVar("_T")
 

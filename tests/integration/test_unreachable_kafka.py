@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import datetime
 
+import certifi
 import pytest
 from typer.testing import CliRunner
 
@@ -100,6 +103,26 @@ def test_a_mistake_in_the_address_or_the_security_settings_is_named_with_its_rem
         assert part in text
         assert "\n" not in text
         assert right["sasl.password"] not in text
+
+
+def test_a_worker_names_a_refused_connection_within_seconds(secure: SecureKafka) -> None:
+    user, elsewhere = secure.user("worker").settings, secure.secure.replace("127.0.0.1", "localhost")
+    expected = [
+        (secure.secure, {**user, "ssl.ca.location": certifi.where()}, "; set ssl.ca.location to the authority"),
+        (elsewhere, user, "certificate, and use an address that is in it"),
+        (secure.secure, {**user, "sasl.password": "no"}, "; check sasl.username and sasl.password"),
+    ]
+    with Bridge(secure.plain, "refused") as bridge:
+        for servers, kafka, remedy in expected:
+            environment = {"TXBRIDGE_KAFKA": json.dumps(kafka)}
+            worker = bridge.worker(wait=0, bootstrap_servers=servers, environment=environment)
+            worker.wait_logged("kafka_unreachable")
+            [started], [said] = worker.events("worker_started"), worker.events("kafka_unreachable")
+            assert remedy in said["error"]
+            waited = datetime.fromisoformat(said["timestamp"]) - datetime.fromisoformat(started["timestamp"])
+            # Two seconds, and a machine that is busy.
+            assert waited.total_seconds() < 8
+            worker.stop()
 
 
 async def test_asyncio_and_commands_say_it_too(secure: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,9 @@ REQUEST_TIMEOUT_S = 10.0
 VISIBLE_TIMEOUT_S = 30.0
 #: Smallest time limit of a request (s), for a deadline that has nothing left.
 _SHORTEST_S = 0.1
+#: Time (s) after which a refused connection is reported. A refusal is known after a tenth of a second; another broker,
+#: which may answer, is asked meanwhile.
+_HANDSHAKE_S = 2.0
 #: Interval (s) at which a wait tests whether its result is still wanted.
 _LOOK_S = 0.05
 _FIRST_PAUSE_S = 0.02
@@ -200,11 +203,22 @@ class KafkaCluster:
             raise self._translate_error(failure.args[0], "describe the cluster") from None
 
     def read_greeting(self, topic: str) -> Greeting:
-        """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short."""
-        try:
-            metadata = self._admin.list_topics(topic, timeout=self._bounds.seconds_left())
-        except KafkaException as failure:
-            raise self._translate_error(failure.args[0], "connect") from None
+        """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short.
+
+        After TLS or SASL was refused it does not wait for the whole time limit: that is nothing that passes.
+        """
+        deadline = Deadline(self._bounds.seconds_left())
+        while True:
+            try:
+                metadata = self._admin.list_topics(topic, timeout=max(_SHORTEST_S, min(deadline.left, _HANDSHAKE_S)))
+                break
+            except KafkaException as failure:
+                error = failure.args[0]
+                self._admin.poll(0)  # an admin client calls error_cb only in poll()
+                cause = self._causes[0]
+                is_refused = cause is not None and cause.code() in {AUTHENTICATION, SSL}
+                if is_refused or deadline.is_over or error.code() not in {TIMED_OUT, TRANSPORT}:
+                    raise self._translate_error(error, "connect") from None
         return Greeting(
             str(metadata.cluster_id), {node: f"{one.host}:{one.port}" for node, one in metadata.brokers.items()}
         )
@@ -306,7 +320,7 @@ class KafkaCluster:
 
     def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:
-            self._admin.poll(0)  # an admin client calls error_cb only in poll()
+            self._admin.poll(0)
             return unreachable(purpose, self._user, self._causes[0] or error)
         advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")

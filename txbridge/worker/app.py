@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, NoReturn
 
 import faust
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from faust.types import TP
 
@@ -23,8 +22,9 @@ from txbridge.backoff import Backoff, keep_trying
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.names import Names
-from txbridge.errors import KafkaUnreachableError, TxBridgeError
+from txbridge.errors import TxBridgeError
 from txbridge.interrupts import AT_START, end_on_signal, if_interrupted
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -129,8 +129,8 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         names = Names(settings.namespace)
 
         connect = partial(create, AdminClient, admin_config(settings.librdkafka))
+        layout = _wait_for_layout(names, settings, self.own_monitor.health)
         admin = connect()
-        layout = _wait_for_layout(admin, names, settings, self.own_monitor.health)
         membership = GroupMembership(connect)
         require_rights(admin, membership, names, settings.app_id)
         brokers = KeptConnections(settings.librdkafka)
@@ -240,19 +240,17 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
     return app
 
 
-def _wait_for_layout(admin: AdminClient, names: Names, settings: WorkerSettings, health: Health) -> Layout:
+def _wait_for_layout(names: Names, settings: WorkerSettings, health: Health) -> Layout:
     """Wait until the cluster of this process answers, then check the topics.
 
     Raises LayoutError, EnvironmentProblemError.
     """
+    cluster = KafkaCluster.connect(settings.librdkafka)
 
     def ask() -> Layout:
-        try:
-            health.require_cluster(str(admin.list_topics(timeout=_PROBE_TIMEOUT_S).cluster_id))
-            require_features(settings.librdkafka)
-            return check_layout(admin, names, longest_wait_ms=settings.longest_wait)
-        except KafkaException as error:
-            raise KafkaUnreachableError(error.args[0].str()) from None
+        health.require_cluster(cluster.read_greeting(names.half).cluster_id)
+        require_features(settings.librdkafka)
+        return check_layout(cluster.admin, names, longest_wait_ms=settings.longest_wait)
 
     layout = keep_trying(ask, _log, settings.bootstrap_servers)
     if layout.weak:
