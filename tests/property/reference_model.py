@@ -28,7 +28,7 @@ class Message:
     checks: int = 0
     #: Time of delivery (ms); None is at once.
     deliver_at: int | None = None
-    #: Delivered, rolled back, abandoned, or discarded beyond resume. The worker no longer knows its transaction id.
+    #: Delivered, rolled back, abandoned, or discarded beyond resume.
     is_finished: bool = False
 
 
@@ -51,14 +51,22 @@ class Reference:
             deliver_at=half.deliver_at,
         )
 
-    def end(self, record, now: int, delivered: Container[int], is_forgotten: Callable[[int], bool]) -> list[str]:
+    def end(
+        self,
+        record,
+        now: int,
+        delivered: Container[int],
+        is_forgotten: Callable[[int], bool],
+        owner_of: Callable[[int], tuple[str | None, str | None]],
+    ) -> list[str]:
         """Apply an END record; return for each entry the reason of refusal, or its effect ("" for none).
 
-        A commit is `delivered` in the same transaction, scheduled or held.
+        A commit is `delivered` in the same transaction, scheduled or held. `owner_of` has what a worker still knows of
+        the id and group of a message.
         """
-        return [self._entry(record, entry, now, delivered, is_forgotten) for entry in record.entries]
+        return [self._entry(record, entry, now, delivered, is_forgotten, owner_of) for entry in record.entries]
 
-    def _entry(self, record, entry, now: int, delivered: Container[int], is_forgotten: Callable[[int], bool]) -> str:
+    def _entry(self, record, entry, now, delivered, is_forgotten, owner_of) -> str:
         message = self.messages.get(entry.half_offset)
         decision = {8: "committed", 12: "rolled_back", 0: ""}[entry.decision.value]
         is_resume, is_abandon = record.source.value == "resume", record.source.value in {"abandon", "cancel"}
@@ -69,16 +77,17 @@ class Reference:
             return "LATE"
         if message is None:
             return "NO_HALF_MESSAGE"
+        knows_id, knows_group = (not message.is_finished or known for known in owner_of(entry.half_offset))
+        if knows_id and message.transaction_id != entry.transaction_id:
+            return "WRONG_TRANSACTION_ID"
+        if knows_group and message.group != record.group:
+            return "WRONG_GROUP"
         if message.state == "discarded" and (decision or message.is_finished):
             return "LATE"
         if message.state == "abandoned" and decision:
             return "REPEAT" if decision == "committed" else "CONTRADICTION"
         if message.state in {"committed", "rolled_back"} and decision:
             return "REPEAT" if message.state == decision else "CONTRADICTION"
-        if not message.is_finished and message.transaction_id != entry.transaction_id:
-            return "WRONG_TRANSACTION_ID"
-        if not message.is_finished and message.group != record.group:
-            return "WRONG_GROUP"
         if is_resume:
             if message.state != "discarded":
                 return "NOT_DISCARDED"

@@ -333,7 +333,8 @@ class HalfQueueMachine(RuleBasedStateMachine):
             start = queue.next_entry if end_offset == queue.next_end else 0
             stop = draft.next_entry if end_offset == draft.next_end else len(record.entries)
             record = replace(record, entries=record.entries[start:stop])
-            for entry, what in zip(record.entries, model.end(record, self.now, delivered, is_forgotten), strict=True):
+            effects = model.end(record, self.now, delivered, is_forgotten, queue.owner_of)
+            for entry, what in zip(record.entries, effects, strict=True):
                 if what in decided:
                     decided[what].append(entry.half_offset)
                 elif what:

@@ -145,6 +145,14 @@ class DeduplicationWindow:
         found = (table.find(key, hash(key)) for table in self._tables)
         return next((offset for offset in found if offset is not None), None)
 
+    def id_at(self, offset: int) -> str | None:
+        """Id of the half message at this offset, if it is among the last ones."""
+        for table in self._tables:
+            row = bisect_left(table.offsets, offset)
+            if row < len(table.offsets) and table.offsets[row] == offset:
+                return table.ids[row * _ID_BYTES : (row + 1) * _ID_BYTES].hex().upper()
+        return None
+
     def _table_for(self, offset: int, born: int) -> _Table:
         """The table that this message belongs to."""
         table = self._tables[-1] if self._tables else None

@@ -261,6 +261,13 @@ class HalfQueue:
         """How a message was finished, if that is known."""
         return self._outcomes.get(offset) or self.remembered(offset)
 
+    def owner_of(self, offset: int) -> tuple[str | None, str | None]:
+        """Transaction id and group of a half message. None stands for what is not known, or not any more."""
+        if (entry := self.entry(offset)) is not None:
+            return entry.transaction_id, entry.group
+        finished = self.finish_of(offset)
+        return self._recent.id_at(offset), None if finished is None else finished.group
+
     @property
     def malformed(self) -> frozenset[int]:
         """Offsets of malformed records of HALF that still have to be copied to the discard topic."""

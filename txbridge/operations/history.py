@@ -33,7 +33,7 @@ from txbridge.operations.reading import never, open_reader, read_view
 from txbridge.operations.since import admin_client, start_since
 from txbridge.text import counted
 
-_REFUSED = " (refused: wrong transaction id)"
+_REFUSED = " (refused: wrong "
 #: Longest search of HALF for an id (s). A second reads some hundred thousand records; coordinates need just one.
 SEARCH_TIMEOUT_S = 20.0
 
@@ -242,7 +242,9 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
         return
     for entry in end.entries:
         if entry.half_offset == half.offset and end.source is not Source.FIND:
-            forged = "" if entry.transaction_id == half.transaction_id else _REFUSED
+            forged = f"{_REFUSED}group)" if end.group != half.group else ""
+            if entry.transaction_id != half.transaction_id:
+                forged = f"{_REFUSED}transaction id)"
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
             who = " ".join(filter(None, (end.source.value, end.client_id)))
             detail = f"{who}, END offset {end.offset}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"

@@ -175,11 +175,13 @@ def test_only_its_own_group_decides():
     assert (draft.ops(), reasons(draft)) == ([], ["WRONG_GROUP"])
 
 
-def test_a_decision_taken_is_tested_before_the_transaction_id():
-    # The transaction id of a finished message is not kept. A held or discarded message gets the same answer.
-    wrong = [entry(0, decision, id_of(9)) for decision in (COMMIT, ROLLBACK, UNKNOWN)]
-    assert reasons(held(0).step(NOW, end(1, *wrong))) == ["REPEAT", "CONTRADICTION", "WRONG_TRANSACTION_ID"]
-    assert reasons(discarded(0).step(DISCARD_AT, end(0, *wrong))) == ["LATE", "LATE", "WRONG_TRANSACTION_ID"]
+def test_the_transaction_id_and_then_the_group_are_tested_before_a_decision_taken():
+    finished = Partition().prepare(0)
+    finished.step(NOW, end(0, entry(0, COMMIT)))
+    for partition in (held(0), discarded(0), finished):
+        records = [end(1, *(entry(0, decision, id_of(9)) for decision in (COMMIT, ROLLBACK, UNKNOWN)))]
+        records.append(end(2, entry(0, COMMIT), group="billing"))
+        assert reasons(partition.step(DISCARD_AT, *records)) == ["WRONG_TRANSACTION_ID"] * 3 + ["WRONG_GROUP"]
 
 
 def test_late_is_what_never_was_below_the_watermark_and_not_what_is_to_come_at_it():

@@ -175,15 +175,13 @@ class Draft:
         event = event_of(command.decision, record.source)
         entry = self._open_entry(offset)
         if entry is None:
-            return self._refuse_finished(offset, event)
-        if entry.state is not TransactionState.PENDING and (event is Event.COMMIT or event is Event.ROLLBACK):
-            return TRANSITIONS[entry.state, event].refused
+            return self._refuse_finished(offset, record.group, command.transaction_id, event)
         if entry.transaction_id != command.transaction_id:
             return RefusalReason.WRONG_TRANSACTION_ID
         if entry.group != record.group:
             return RefusalReason.WRONG_GROUP
         why = None
-        if event is Event.COMMIT:
+        if event is Event.COMMIT and entry.state is TransactionState.PENDING:
             if entry.deliver_at is not None and entry.deliver_at > self.due:
                 event = Event.COMMIT_EARLY
             elif (why := obstacle(entry if entry.delivered is None else self.part_of(entry))) is not None:
@@ -198,10 +196,15 @@ class Draft:
                 self._move_to(entry, transition.state, record, command, why)
         return transition.refused
 
-    def _refuse_finished(self, offset: int, event: Event) -> RefusalReason | None:
+    def _refuse_finished(self, offset: int, group: str, transaction_id: str, event: Event) -> RefusalReason | None:
         state = self._final_state(offset)
         if isinstance(state, RefusalReason):
             return state
+        right_id, right_group = self.queue.owner_of(offset)
+        if right_id not in {None, transaction_id}:
+            return RefusalReason.WRONG_TRANSACTION_ID
+        if right_group not in {None, group}:
+            return RefusalReason.WRONG_GROUP
         if state is TransactionState.DISCARDED:
             # Malformed, or discarded and forgotten since. It cannot be resumed.
             return RefusalReason.LATE
