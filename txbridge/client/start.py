@@ -37,8 +37,9 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
     """
     if (open_client := BRIDGES.get(options.bootstrap_servers)) is not None:
         return open_client(options, checks)
-    connection = KafkaConnection(options.bootstrap_servers, options.settings.get("error_cb"))
-    connect = partial(create_admin, options.settings, AdminClient, connection)
+    settings = options.settings
+    connection = KafkaConnection(options.bootstrap_servers, settings.get("error_cb"), settings=settings)
+    connect = partial(create_admin, settings, AdminClient, connection)
     layout = _layout(options, connect(), connection, is_unwanted)
     connection.cluster_id = layout.cluster_id
     connection.note_answer()

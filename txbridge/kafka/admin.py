@@ -16,9 +16,9 @@ from txbridge.backoff import Backoff
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, RESOLVE, SSL, TIMED_OUT, TRANSPORT
+from txbridge.kafka.errors import ALL_BROKERS_DOWN, RESOLVE, TIMED_OUT, TRANSPORT
 from txbridge.kafka.log import librdkafka_logger
-from txbridge.kafka.unreachable import note_cause, unreachable
+from txbridge.kafka.unreachable import REFUSED, note_cause, unreachable
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
 #: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.
@@ -38,16 +38,7 @@ _LONGEST_PAUSE_S = 1.0
 
 #: Kafka did not answer: trying again later may help.
 UNREACHABLE = frozenset(
-    {
-        TIMED_OUT,
-        TRANSPORT,
-        ALL_BROKERS_DOWN,
-        RESOLVE,
-        AUTHENTICATION,
-        SSL,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NOT_CONTROLLER,
-    }
+    {TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN, RESOLVE, *REFUSED, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
 )
 #: The user of this connection lacks a right.
 NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
@@ -216,7 +207,7 @@ class KafkaCluster:
                 error = failure.args[0]
                 self._admin.poll(0)  # an admin client calls error_cb only in poll()
                 cause = self._causes[0]
-                is_refused = cause is not None and cause.code() in {AUTHENTICATION, SSL}
+                is_refused = cause is not None and cause.code() in REFUSED
                 if is_refused or deadline.is_over or error.code() not in {TIMED_OUT, TRANSPORT}:
                     raise self._translate_error(error, "connect") from None
         return Greeting(

@@ -11,8 +11,9 @@ from typing import Any
 
 from txbridge.errors import UsageError
 from txbridge.kafka.config import canonical_name
+from txbridge.kafka.token_provider import OidcTokens
 
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 #: librdkafka's spellings of false.
 _FALSE = frozenset({"false", "f", "0"})
 
@@ -65,13 +66,12 @@ def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"sasl.mechanism {mechanism!r} cannot be used by a worker; use one of {', '.join(_MECHANISMS)}"
         )
-    return {
-        "security_protocol": protocol,
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": str(kafka.get("sasl.username", "")),
-        "sasl_plain_password": str(kafka.get("sasl.password", "")),
-        **tls,
-    }
+    secret: dict[str, Any]
+    if mechanism == "OAUTHBEARER":
+        secret = {"sasl_oauth_token_provider": OidcTokens(named)}
+    else:
+        secret = {f"sasl_plain_{name}": str(kafka.get(f"sasl.{name}", "")) for name in ("username", "password")}
+    return {"security_protocol": protocol, "sasl_mechanism": mechanism, **secret, **tls}
 
 
 def _ssl_context(kafka: Mapping[str, Any]) -> ssl.SSLContext:

@@ -22,7 +22,9 @@ from txbridge.kafka.aiokafka_client import aiokafka_runner
 from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.config import BOOTSTRAP_SERVERS
 from txbridge.kafka.denied import DENIED, named
+from txbridge.kafka.failures import UnansweredError
 from txbridge.kafka.proven_end import View
+from txbridge.kafka.token_provider import NoTokenError
 from txbridge.log import get_logger
 
 #: Longest wait for an answer (s). A healthy broker answers in milliseconds, over a connection that takes up to a second
@@ -68,7 +70,10 @@ class KeptConnections:
             self._thread.join()
 
     def views_of(self, topic: str, partition: int) -> Iterator[tuple[int, View]]:
-        """The answers of the brokers that hold the partition, as they come. Raises KafkaException without the right."""
+        """The answers of the brokers that hold the partition, as they come.
+
+        Raises KafkaException without the right, UnansweredError without a token.
+        """
         place = (topic, partition)
         if place not in self._replicas:
             next(self._ask_views(dict.fromkeys(self._servers, -1), place), None)
@@ -97,7 +102,7 @@ class KeptConnections:
                         yield questions[question], View(leader, frozenset(replicas), frozenset(alive))
 
     def offsets_of(self, node: int, topic: str, partitions: Iterable[int], at: int) -> Mapping[int, int] | None:
-        """Log starts or ends by partition, of those that this broker leads. Raises KafkaException without the right."""
+        """Log starts or ends by partition, of those that this broker leads. Raises as `views_of`."""
         address = self._addresses.get(node)
         request = OffsetRequest(_NO_REPLICA, _READ_UNCOMMITTED, [(topic, [(one, at) for one in partitions])])
         answer = None if address is None else self._send_to(address, request).result()
@@ -115,7 +120,7 @@ class KeptConnections:
         return asyncio.run_coroutine_threadsafe(self._answer_of(address, request), self._loop)
 
     async def _answer_of(self, address: _Address, request: Any) -> Any:
-        """The answer of this broker; None if it does not come in time."""
+        """The answer of this broker; None if it does not come in time. Raises UnansweredError without a token."""
         connection = self._connection_to(address)
         try:
             if not connection.done():
@@ -128,6 +133,9 @@ class KeptConnections:
                 del self._connections[address]
                 if connection.exception() is None:
                     connection.result().close()
+            if isinstance(error, NoTokenError):
+                # No broker can be asked.
+                raise UnansweredError(str(error)) from None
             return None
 
     def _connection_to(self, address: _Address) -> asyncio.Task[AIOKafkaConnection]:

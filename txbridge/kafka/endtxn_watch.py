@@ -18,6 +18,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from txbridge.kafka.errors import FENCED
+from txbridge.kafka.unreachable import note_cause
 
 #: librdkafka's debug context that this watch needs.
 CONTEXT = "eos"
@@ -59,6 +60,8 @@ class EndTxnWatch:
         self._sent = self._concurrent = 0
         #: The first thing that went wrong since the last `forget_trouble`.
         self.trouble: str | None = None
+        #: The last error of the connection.
+        self.cause: KafkaError | None = None
 
     def forget_trouble(self) -> None:
         self._ended, self.trouble = False, None
@@ -78,6 +81,7 @@ class EndTxnWatch:
 
     def on_error(self, error: KafkaError) -> None:
         self.trouble = self.trouble or error.str()
+        self.cause = note_cause(self.cause, error)
 
     def log(self, level: int, text: str, facility: str, client: str, line: str) -> None:
         """Take one log line of librdkafka."""

@@ -16,6 +16,7 @@ from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import FAIL
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError, UnendedTransactionError
+from txbridge.kafka.unreachable import REFUSED, unreachable
 
 #: Short, because the caller tries again when Kafka does not answer (s).
 _CONNECT_TIMEOUT_S = 5.0
@@ -86,8 +87,14 @@ def open_fence(
     # Without a connection, init_transactions would look for its coordinator again only after half a second. The first
     # answer comes from an address of bootstrap.servers, and librdkafka (2.16) closes that connection then. The second
     # answer comes over a connection that stays open.
-    for _ in range(2):
-        producer.list_topics(topic, _CONNECT_TIMEOUT_S)
+    try:
+        for _ in range(2):
+            producer.list_topics(topic, _CONNECT_TIMEOUT_S)
+    except KafkaException:
+        producer.poll(0)  # it calls error_cb only in poll()
+        if watch.cause is not None and watch.cause.code() in REFUSED:
+            raise unreachable("take-over", kafka, watch.cause) from None
+        raise
     try:
         producer.init_transactions(_INIT_TIMEOUT_S)
     except KafkaException as error:

@@ -12,7 +12,8 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from txbridge.errors import KafkaUnreachableError
-from txbridge.kafka.errors import ALL_BROKERS_DOWN
+from txbridge.kafka.errors import ALL_BROKERS_DOWN, AUTHENTICATION, SSL
+from txbridge.masking import masked
 
 #: Patterns of librdkafka's texts, which differ by chance for one cause, and what to do. The first that is found counts.
 _REMEDIES = (
@@ -33,6 +34,10 @@ _REMEDIES = (
     ("SASL", "check sasl.username and sasl.password"),
     ("Receive failed", "what listens at this port is no Kafka: check the port"),
 )
+#: Errors of a connection that TLS or SASL, or the endpoint of its tokens, refuses: nothing that passes.
+REFUSED = frozenset({AUTHENTICATION, SSL})
+#: librdkafka has got no token, or has one that the broker does not take (any more).
+_NO_TOKEN = re.compile("OAUTHBEARER token|invalid_token")
 #: What librdkafka adds to an error: for how long it has tried, and in which state.
 _HOW_LONG = re.compile(r"(/bootstrap)?(: .*?) \(after .*\)$", re.DOTALL)
 
@@ -44,7 +49,7 @@ def unreachable(purpose: str, user: Mapping[str, Any], cause: KafkaError | None)
     """
     servers = str(user.get("bootstrap.servers", ""))
     where = f" at {servers}" if servers else ""
-    text, remedy = _explain(cause, str(user.get("security.protocol", "plaintext")).lower())
+    text, remedy = explain_cause(cause, user)
     return KafkaUnreachableError(f"Kafka cannot be reached{where} ({purpose}): {text}; {remedy}", servers, cause)
 
 
@@ -63,7 +68,15 @@ def other_cluster(expected: str, found: str) -> str:
     )
 
 
-def _explain(cause: KafkaError | None, protocol: str) -> tuple[str, str]:
+def token_remedy(user: Mapping[str, Any]) -> str:
+    """What to do about an endpoint that gives no token."""
+    url = masked(str(user.get("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.token.endpoint.url")))
+    return f"check the token endpoint {url}, the client id and secret of sasl.oauthbearer, and https.ca.location"
+
+
+def explain_cause(cause: KafkaError | None, user: Mapping[str, Any]) -> tuple[str, str]:
+    """The text of a connection's last error, and what to do about it."""
+    protocol = str(user.get("security.protocol", "plaintext")).lower()
     if cause is not None and cause.code() == ALL_BROKERS_DOWN:
         # librdkafka reports no error of a connection that was made and then closed.
         return (
@@ -71,5 +84,7 @@ def _explain(cause: KafkaError | None, protocol: str) -> tuple[str, str]:
             f"security.protocol={protocol} may not fit this port, or a proxy has no broker behind it",
         )
     full = "no answer" if cause is None else cause.str()
+    if _NO_TOKEN.search(full):
+        return _HOW_LONG.sub(r"\2", full), token_remedy(user)
     remedies = (remedy for pattern, remedy in _REMEDIES if re.search(pattern, full, re.DOTALL))
     return _HOW_LONG.sub(r"\2", full), next(remedies, "check the address, and whether Kafka runs")

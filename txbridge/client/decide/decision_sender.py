@@ -16,7 +16,7 @@ from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all
-from txbridge.client.errors import EndTransactionError, explain
+from txbridge.client.errors import EndTransactionError
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
@@ -206,8 +206,9 @@ class DecisionSender:
             error=error.name(),
             next="the worker will ask check_local_transaction",
         )
+        why = self._connection.explain(error)
         return EndTransactionError(
-            f"the END was not acknowledged by Kafka (topic {self._topic}): {explain(error)}. {_NOT_LOST}", error
+            f"the END was not acknowledged by Kafka (topic {self._topic}): {why}. {_NOT_LOST}", error
         )
 
     @staticmethod

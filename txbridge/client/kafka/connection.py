@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from confluent_kafka import KafkaError
 
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
+from txbridge.client.errors import explain
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
-from txbridge.kafka.unreachable import note_cause, other_cluster
+from txbridge.kafka.unreachable import REFUSED, explain_cause, note_cause, other_cluster
 from txbridge.proof import FRESH_S, ProofOfLife
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
@@ -38,7 +41,9 @@ class KafkaConnection:
         bootstrap_servers: str,
         also: Callable[[KafkaError], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        self._settings = settings
         self._bootstrap_servers = bootstrap_servers
         self._also = None if also is None else contained(also)
         self._lock = threading.Lock()
@@ -89,6 +94,12 @@ class KafkaConnection:
             self.note_trouble(error, "kafka_error")
         if self._also is not None:
             self._also(error)
+
+    def explain(self, error: KafkaError) -> str:
+        """The text of the error of a record, with what to do about it. A refused connection is the cause, if it was."""
+        if self.cause is None or self.cause.code() not in REFUSED:
+            return explain(error)
+        return f"{error.str()} ({error.name()}): {'; '.join(explain_cause(self.cause, self._settings))}"
 
     def note_loss(self, reason: str) -> None:
         """Note that no broker answers."""

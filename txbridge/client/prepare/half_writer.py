@@ -17,7 +17,7 @@ from confluent_kafka import Message as Record
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
-from txbridge.client.errors import PrepareError, explain
+from txbridge.client.errors import PrepareError
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import BY_KEY, Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
@@ -266,7 +266,8 @@ class HalfWriter:
         if error is None:
             cause = "Kafka did not return its offset; send again"
         else:
-            cause = f"{error.str()} ({error.name()}); {why}, then send again" if why else explain(error)
+            shortage = f"{error.str()} ({error.name()}); {why}, then send again" if why else ""
+            cause = shortage or self._connection.explain(error)
         # Level DEBUG, because the application gets the PrepareError.
         report(
             logging.DEBUG,

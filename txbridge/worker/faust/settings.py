@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 import faust
+from faust.auth import OAuthCredentials
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.kafka.aiokafka_security import aiokafka_auth
@@ -72,6 +73,8 @@ def _credentials(settings: WorkerSettings) -> Any:
             return None
         case "SSL":
             return faust.SSLCredentials(context=context)
+    if (tokens := auth.get("sasl_oauth_token_provider")) is not None:
+        return OAuthCredentials(oauth_cb=tokens, ssl_context=context)
     return faust.SASLCredentials(
         username=auth["sasl_plain_username"],
         password=auth["sasl_plain_password"],

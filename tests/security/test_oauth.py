@@ -1,0 +1,132 @@
+"""OAuth (OAUTHBEARER, librdkafka's method oidc) on a real Kafka: client, worker and commands, and a token endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.test_security import GROUP, Listener, Scene
+from tests.support.command_line import run_txbridge
+from tests.support.harness import Bridge, WorkerProcess, eventually
+from tests.support.secure_kafka import SecureKafka, secure_kafka
+from tests.support.token_endpoint import BROKER, TokenEndpoint
+from txbridge import LocalTransactionState, Message, PrepareError, TransactionProducer
+
+#: Lifetime of a token (s): long enough for a start, and some of them pass in a test.
+_LIFE_S = 12
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[SecureKafka]:
+    with secure_kafka(BROKER) as running:
+        yield running
+
+
+@pytest.fixture
+def endpoint() -> Iterator[TokenEndpoint]:
+    made = TokenEndpoint(_LIFE_S)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def scene(secure: SecureKafka, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    with Bridge(secure.plain, request.node.name) as bridge:
+        real = bridge.create_topic("real")
+        with bridge.member(GROUP, {"max.message.bytes": "2000000"}):
+            pass
+        yield Scene(secure, bridge, real)
+        for worker in bridge.workers:
+            print(worker.log[-6_000:])
+
+
+def kafka_of(scene: Scene, endpoint: TokenEndpoint, role: str) -> dict[str, str]:
+    """Settings of a new client of the endpoint with the rights of a role: Kafka takes its id for the user's name."""
+    user = scene.user(role)
+    tls = {"security.protocol": "sasl_ssl", "ssl.ca.location": user.settings["ssl.ca.location"]}
+    return {**tls, **endpoint.settings(user.name), "bootstrap.servers": scene.secure.secure}
+
+
+def start_worker(scene: Scene, kafka: dict[str, str], wait: int) -> WorkerProcess:
+    environment = {"TXBRIDGE_KAFKA": json.dumps({name: kafka[name] for name in kafka if name != "bootstrap.servers"})}
+    servers = kafka["bootstrap.servers"]
+    return scene.bridge.worker(wait=wait, bootstrap_servers=servers, environment=environment)
+
+
+@contextmanager
+def producer_of(scene: Scene, kafka: dict[str, str]) -> Iterator[TransactionProducer]:
+    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
+    with TransactionProducer(GROUP, listener, kafka, namespace=scene.bridge.namespace) as producer:
+        yield producer
+
+
+@pytest.mark.long
+def test_worker_and_client_outlive_their_tokens_and_an_outage_of_the_endpoint(
+    scene: Scene, endpoint: TokenEndpoint
+) -> None:
+    bridge, sent = scene.bridge, list[bytes]()
+    worker = start_worker(scene, kafka_of(scene, endpoint, "worker"), wait=2)
+    client = kafka_of(scene, endpoint, "client")
+
+    def send() -> None:
+        producer.send_message_in_transaction(Message(scene.real, b"%d" % len(sent))).wait(120)
+        sent.append(b"%d" % len(sent))
+
+    with producer_of(scene, client) as producer:
+        until = time.monotonic() + 2.5 * _LIFE_S
+        while time.monotonic() < until:
+            send()
+            time.sleep(1)
+        bridge.wait_visible(scene.real, sent)
+        assert not worker.events("faust_crashed")
+        # It is due when no token is valid any more: the worker has something to write then.
+        producer.send_message_in_transaction(Message(scene.real, b"later", delay=1.5 * _LIFE_S)).wait(120)
+        endpoint.stop()
+        stopped = time.monotonic()
+        # A token serves to its end: at least a fifth of its life is left.
+        send()
+        with pytest.raises(PrepareError) as failed:  # noqa: PT012 - it is unknown which one fails first
+            while time.monotonic() < stopped + 3 * _LIFE_S:
+                send()
+                time.sleep(0.5)
+        text = f"check the token endpoint {endpoint.url}, the client id and secret"
+        assert text in str(failed.value)
+        eventually(lambda: any(text in one["error"] for one in worker.events("kafka_unavailable")), 20)
+        endpoint.start()
+
+        def sends_again() -> bool:
+            try:
+                send()
+            except PrepareError:
+                return False
+            return True
+
+        eventually(sends_again)
+        # One that failed may have been stored all the same: its check is answered with rollback.
+        bridge.wait_visible(scene.real, [*sent, b"later"])
+    worker.stop()
+    for secret in endpoint.secrets.values():
+        assert secret not in worker.log + str(failed.value)
+
+
+def test_a_wrong_secret_and_an_endpoint_that_is_away_are_named(scene: Scene, endpoint: TokenEndpoint) -> None:
+    right = kafka_of(scene, endpoint, "worker")
+    away = {**right, "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token?key=hidden"}
+    wrong = {**right, "sasl.oauthbearer.client.secret": "a wrong one"}
+    for kafka, reason in ((wrong, "invalid_client"), (away, "Could not connect to server")):
+        url = kafka["sasl.oauthbearer.token.endpoint.url"].replace("key=hidden", "***")
+        worker = start_worker(scene, kafka, wait=0)
+        worker.wait_logged("kafka_unreachable")
+        variables = {**os.environ, "TXBRIDGE_KAFKA": json.dumps(kafka), "TXBRIDGE_NAMESPACE": scene.bridge.namespace}
+        done = run_txbridge("pending", env=variables)
+        for text in (worker.events("kafka_unreachable")[0]["error"], done.stderr.replace("\n", " ")):
+            assert reason in text
+            assert f"check the token endpoint {url}" in text
+            assert "hidden" not in text
+        worker.stop()
+        assert kafka["sasl.oauthbearer.client.secret"] not in worker.log + done.stderr
