@@ -6,13 +6,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from tests.integration.test_security import GROUP, Listener, Scene
+from tests.integration.test_security import GROUP, Listener, Scene, scene  # noqa: F401  (a fixture)
 from tests.support.command_line import run_txbridge
-from tests.support.harness import Bridge, WorkerProcess, eventually
+from tests.support.harness import WorkerProcess, eventually
 from tests.support.secure_kafka import SecureKafka, secure_kafka
 from tests.support.token_endpoint import BROKER, TokenEndpoint
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionProducer
@@ -34,50 +33,34 @@ def endpoint() -> Iterator[TokenEndpoint]:
     made.stop()
 
 
-@pytest.fixture
-def scene(secure: SecureKafka, request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with Bridge(secure.plain, request.node.name) as bridge:
-        real = bridge.create_topic("real")
-        with bridge.member(GROUP, {"max.message.bytes": "2000000"}):
-            pass
-        yield Scene(secure, bridge, real)
-        for worker in bridge.workers:
-            print(worker.log[-6_000:])
-
-
-def kafka_of(scene: Scene, endpoint: TokenEndpoint, role: str) -> dict[str, str]:
+def kafka_of(place: Scene, endpoint: TokenEndpoint, role: str) -> dict[str, str]:
     """Settings of a new client of the endpoint with the rights of a role: Kafka takes its id for the user's name."""
-    user = scene.user(role)
+    user = place.user(role)
     tls = {"security.protocol": "sasl_ssl", "ssl.ca.location": user.settings["ssl.ca.location"]}
-    return {**tls, **endpoint.settings(user.name), "bootstrap.servers": scene.secure.secure}
+    return {**tls, **endpoint.settings(user.name), "bootstrap.servers": place.secure.secure}
 
 
-def start_worker(scene: Scene, kafka: dict[str, str], wait: int) -> WorkerProcess:
+def start_worker(place: Scene, kafka: dict[str, str], wait: int) -> WorkerProcess:
     environment = {"TXBRIDGE_KAFKA": json.dumps({name: kafka[name] for name in kafka if name != "bootstrap.servers"})}
     servers = kafka["bootstrap.servers"]
-    return scene.bridge.worker(wait=wait, bootstrap_servers=servers, environment=environment)
-
-
-@contextmanager
-def producer_of(scene: Scene, kafka: dict[str, str]) -> Iterator[TransactionProducer]:
-    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
-    with TransactionProducer(GROUP, listener, kafka, namespace=scene.bridge.namespace) as producer:
-        yield producer
+    return place.bridge.worker(wait=wait, bootstrap_servers=servers, environment=environment)
 
 
 @pytest.mark.long
 def test_worker_and_client_outlive_their_tokens_and_an_outage_of_the_endpoint(
-    scene: Scene, endpoint: TokenEndpoint
+    scene: Scene,  # noqa: F811
+    endpoint: TokenEndpoint,
 ) -> None:
     bridge, sent = scene.bridge, list[bytes]()
     worker = start_worker(scene, kafka_of(scene, endpoint, "worker"), wait=2)
     client = kafka_of(scene, endpoint, "client")
+    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
 
     def send() -> None:
         producer.send_message_in_transaction(Message(scene.real, b"%d" % len(sent))).wait(120)
         sent.append(b"%d" % len(sent))
 
-    with producer_of(scene, client) as producer:
+    with TransactionProducer(GROUP, listener, client, namespace=bridge.namespace) as producer:
         until = time.monotonic() + 2.5 * _LIFE_S
         while time.monotonic() < until:
             send()
@@ -114,7 +97,7 @@ def test_worker_and_client_outlive_their_tokens_and_an_outage_of_the_endpoint(
         assert secret not in worker.log + str(failed.value)
 
 
-def test_a_wrong_secret_and_an_endpoint_that_is_away_are_named(scene: Scene, endpoint: TokenEndpoint) -> None:
+def test_wrong_secret_and_endpoint_away_are_named(scene: Scene, endpoint: TokenEndpoint) -> None:  # noqa: F811
     right = kafka_of(scene, endpoint, "worker")
     away = {**right, "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token?key=hidden"}
     wrong = {**right, "sasl.oauthbearer.client.secret": "a wrong one"}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from tests.support.rocketmq_door import tls_options
 from tests.support.token_endpoint import TokenEndpoint
+from tests.unit.kafka.test_aiokafka_security import CERTIFICATE, KEY
 from txbridge.errors import UsageError
 from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.token_provider import OidcTokens
@@ -58,12 +58,12 @@ async def test_a_wrong_secret_is_refused_and_not_shown(endpoint: TokenEndpoint) 
 
 
 async def test_https_takes_its_own_authorities(tmp_path: Path) -> None:
-    tls_options(tmp_path)
-    certificate, tls = tmp_path / "certificate.pem", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, tmp_path / "key.pem")
+    certificate, tls = tmp_path / "both.pem", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.write_text(CERTIFICATE + KEY)
+    tls.load_cert_chain(certificate)
     endpoint = TokenEndpoint(tls=tls)
     settings = endpoint.settings("app")
-    for trust in ({"https.ca.location": str(certificate)}, {"https.ca.pem": certificate.read_text()}):
+    for trust in ({"https.ca.location": str(certificate)}, {"https.ca.pem": CERTIFICATE}):
         assert await OidcTokens(settings | trust).token()
     for trust in ({}, {"ssl.ca.location": str(certificate)}):
         with pytest.raises(KafkaConnectionError, match="certificate verify failed"):

@@ -57,7 +57,6 @@ class KafkaConnection:
         self.errors = 0
         #: Whether all brokers were away since the cluster was last recognised. Acknowledgements wait until it is again.
         self.is_unsure = False
-        self._last_transport_error = ""
         self._reported: dict[int, float] = {}
         self._lost_at: float | None = None
         self._stable_from = 0.0
@@ -77,7 +76,8 @@ class KafkaConnection:
     def check_answers(self) -> None:
         """Log that the connection is lost, if Kafka does not answer."""
         if not self._answered.is_fresh:
-            self.note_loss(self._last_transport_error or f"no answer for {FRESH_S:g} s")
+            silence = f"no answer for {FRESH_S:g} s"
+            self.note_loss(silence if self.cause is None else explain_cause(self.cause, self._settings)[0])
 
     def on_error(self, error: KafkaError) -> None:
         """Note an error. This is the error_cb of every client."""
@@ -85,12 +85,8 @@ class KafkaConnection:
         self.errors += 1
         self.cause = note_cause(self.cause, error)
         if code == ALL_BROKERS_DOWN:
-            # The text of this error only counts brokers.
-            self._last_transport_error = self._last_transport_error or "no broker can be reached"
             self.is_unsure = bool(self.cluster_id)
-        elif code in _PASSING:
-            self._last_transport_error = error.str()
-        else:
+        elif code not in _PASSING:
             self.note_trouble(error, "kafka_error")
         if self._also is not None:
             self._also(error)
@@ -145,7 +141,6 @@ class KafkaConnection:
         self._answered.renew()
         self.cause = None
         if self._lost_at is None:
-            self._last_transport_error = ""
             return
         now = self._clock()
         with self._lock:
@@ -154,7 +149,6 @@ class KafkaConnection:
             if self._lost_at is None or now - self._stable_from < _STABLE_S:
                 return
             after, self._lost_at = self._stable_from - self._lost_at, None
-            self._last_transport_error = ""
         report(
             logging.WARNING,
             "kafka_connection_back",
