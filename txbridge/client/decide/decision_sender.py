@@ -206,7 +206,7 @@ class DecisionSender:
             error=error.name(),
             next="the worker will ask check_local_transaction",
         )
-        why = self._connection.explain(error)
+        why = self._connection.explain_error(error)
         return EndTransactionError(
             f"the END was not acknowledged by Kafka (topic {self._topic}): {why}. {_NOT_LOST}", error
         )

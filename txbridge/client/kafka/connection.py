@@ -91,7 +91,7 @@ class KafkaConnection:
         if self._also is not None:
             self._also(error)
 
-    def explain(self, error: KafkaError) -> str:
+    def explain_error(self, error: KafkaError) -> str:
         """The text of the error of a record, with what to do about it. A refused connection is the cause, if it was."""
         if self.cause is None or self.cause.code() not in REFUSED:
             return explain(error)

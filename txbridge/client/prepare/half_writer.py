@@ -267,7 +267,7 @@ class HalfWriter:
             cause = "Kafka did not return its offset; send again"
         else:
             shortage = f"{error.str()} ({error.name()}); {why}, then send again" if why else ""
-            cause = shortage or self._connection.explain(error)
+            cause = shortage or self._connection.explain_error(error)
         # Level DEBUG, because the application gets the PrepareError.
         report(
             logging.DEBUG,
