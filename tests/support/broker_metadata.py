@@ -1,7 +1,6 @@
 """Metadata of the cluster as one broker knows it.
 
-A Kafka client asks any broker. A broker that is cut off from the others still reports the former state, so here each
-broker is asked by itself.
+A broker that is cut off from the others still reports the former state, so each broker is asked by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from txbridge.deadline import Deadline
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.node import START_TIMEOUT_S
-from txbridge.embedded.ready import MetadataReader, request_metadata
+from txbridge.embedded.ports import HOST
+from txbridge.embedded.ready import ask_broker
 
 # A follower is in sync again within a second or two of a restart: this adds little.
 _IN_SYNC_POLL_S = 0.1
@@ -36,38 +36,23 @@ class PartitionReplicas:
 class BrokerMetadata:
     """One broker's answer."""
 
-    cluster_id: str | None
     #: Ids of the brokers that are alive.
     brokers: frozenset[int]
     #: By "topic/number", Kafka's own topics among them.
     partitions: dict[str, PartitionReplicas]
 
 
-def parse_metadata(answer: bytes) -> BrokerMetadata:
-    """Parse an answer from behind its correlation id."""
-    reader = MetadataReader(answer)
-    brokers, cluster_id = reader.read_brokers(), reader.read_text()
-    reader.read_number(">i")  # the controller, for which KRaft names any broker
-
-    def read_nodes() -> tuple[int, ...]:
-        return tuple(reader.read_number(">i") for _ in range(reader.read_number(">i")))
-
-    partitions: dict[str, PartitionReplicas] = {}
-    for _ in range(reader.read_number(">i")):
-        reader.read_number(">h")  # error
-        topic = reader.read_text()
-        reader.read_number(">b")  # internal
-        for _ in range(reader.read_number(">i")):
-            reader.read_number(">h")  # error
-            number, leader = reader.read_number(">i"), reader.read_number(">i")
-            partitions[f"{topic}/{number}"] = PartitionReplicas(leader, read_nodes(), read_nodes())
-    return BrokerMetadata(cluster_id, brokers, partitions)
-
-
 def ask_metadata(port: int) -> BrokerMetadata | None:
-    """The metadata of the broker on this port; None if it does not answer in time."""
-    answer = request_metadata(port)
-    return None if answer is None else parse_metadata(answer)
+    """The metadata of the broker on this port; None if it does not answer in time, or another one did."""
+    seen = ask_broker(port)
+    if seen is None or not str(seen.orig_broker_name).startswith(f"{HOST}:{port}/"):
+        return None
+    partitions = {
+        f"{topic.topic}/{number}": PartitionReplicas(one.leader, tuple(one.replicas), tuple(one.isrs))
+        for topic in seen.topics.values()
+        for number, one in topic.partitions.items()
+    }
+    return BrokerMetadata(frozenset(seen.brokers), partitions)
 
 
 def wait_in_sync(kafka: EmbeddedKafka, timeout: float = START_TIMEOUT_S) -> None:

@@ -19,7 +19,7 @@ from txbridge.embedded.jars import JarCache
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S
 from txbridge.embedded.paths import default_data_dir
 from txbridge.embedded.process import stop_together
-from txbridge.embedded.ready import ask_cluster_id
+from txbridge.embedded.ready import is_ready
 from txbridge.embedded.secure import SUPERUSER
 from txbridge.embedded.server import EmbeddedKafka
 from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker
@@ -164,7 +164,7 @@ def describe(folder: Path, state: BrokerState | None) -> dict[str, str | int | b
     return {
         "running": state is not None,
         # A paused or hung broker runs and does not answer.
-        "answers": state is not None and ask_cluster_id(state.port) == state.cluster_id,
+        "answers": state is not None and is_ready(state.port, state.cluster_id),
         **{key: getattr(state, key, None) for key in ("bootstrap_servers", "pid", "version", "cluster_id", "detached")},
         "data_dir": str(folder),
         "log_file": str(DataDir(folder).server_log),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -203,21 +204,12 @@ def fencing_properties(controller_port: int, log_dir: Path, overrides: Mapping[s
 
 
 def render_properties(properties: Mapping[str, str]) -> str:
-    """A Java properties file. Java reads it as Latin-1, so anything beyond ASCII is escaped."""
-    return "".join(f"{_escape(name, ' :=#!')}={_escape(value, '')}\n" for name, value in properties.items())
+    """A Java properties file. Java reads it as Latin-1; what is beyond ASCII, it escapes as JSON does."""
+    return "".join(f"{_escape(name, '[ :=#!]')}={_escape(value, '^ ')}\n" for name, value in properties.items())
 
 
 def _escape(text: str, also: str) -> str:
-    escaped = []
-    for position, character in enumerate(text):
-        if character in "\\" + also or (character == " " and position == 0):
-            escaped.append("\\" + character)
-        elif " " <= character <= "~":
-            escaped.append(character)
-        else:  # as UTF-16, two escapes for one character beyond the basic plane
-            units = character.encode("utf-16-be")
-            escaped += [f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)]
-    return "".join(escaped)
+    return re.sub(also, r"\\\g<0>", json.dumps(text)[1:-1])
 
 
 def log4j2_configuration(loggers: str = BROKER_LOGGERS) -> str:

@@ -3,7 +3,8 @@
 Kafka 4.3.1 drops the markers of a Kafka transaction if its partitions have no leader when the transaction coordinator
 wants to write them. It takes the partitions for deleted and records the transaction as complete. The reason:
 KRaftMetadataCache.getPartitionLeaderEndpoint answers "unknown partition". Up to 4.2 it answered "no node yet", and the
-coordinator tried again. The transaction then hangs forever: readers of committed records stop in front of it.
+coordinator tried again; 4.4.0 does as 4.3.1 (KAFKA-20734). The transaction then hangs forever: readers of committed
+records stop in front of it.
 
 On one node this happens at nearly every restart under load. After a crash the new broker takes its former registration
 for its own. It becomes coordinator, has markers to write, and cannot reach itself yet. Then the controller ends the

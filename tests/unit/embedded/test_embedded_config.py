@@ -11,7 +11,7 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 def test_rendering_is_what_java_reads_back():
     assert config.render_properties(
         {"log.dirs": "/data/a b", "x y": " lead", "w": r"C:\k", "u": "ä€😀", "n": "1\n2"}
-    ) == ("log.dirs=/data/a b\nx\\ y=\\ lead\nw=C:\\\\k\nu=\\u00e4\\u20ac\\ud83d\\ude00\nn=1\\u000a2\n")
+    ) == ("log.dirs=/data/a b\nx\\ y=\\ lead\nw=C:\\\\k\nu=\\u00e4\\u20ac\\ud83d\\ude00\nn=1\\n2\n")
 
 
 def test_the_node_is_on_loopback_and_overrides_win():
