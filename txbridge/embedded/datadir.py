@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import errno
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from txbridge.embedded import config
 from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
-from txbridge.embedded.paths import MIB, require_free_space
+from txbridge.embedded.paths import MIB, explain_os_errors, require_free_space
 from txbridge.embedded.ports import free_port
 from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -138,17 +137,9 @@ class DataDir:
             self.properties.write_text(config.render_properties(properties), encoding="ascii")
             self.log_config.write_text(config.log4j2_configuration(), encoding="ascii")
 
-    @contextlib.contextmanager
-    def os_errors(self) -> Iterator[None]:
+    def os_errors(self) -> AbstractContextManager[None]:
         """Turn an OSError into an EnvironmentProblemError with a remedy."""
-        try:
-            yield
-        except OSError as error:
-            cure = "free some space on its disk" if error.errno == errno.ENOSPC else "correct its rights"
-            raise EnvironmentProblemError(
-                f"the data folder {self.path} cannot be written ({error.strerror}): {cure}, or use another one "
-                "(--data-dir, in Python data_dir=...)"
-            ) from error
+        return explain_os_errors(f"the data folder {self.path}", "use another one (--data-dir, in Python data_dir=...)")
 
     def cluster_id(self) -> str | None:
         """The id that the folder was formatted with; None before that."""

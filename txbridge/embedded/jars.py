@@ -7,7 +7,6 @@ repository: a person who can alter a jar there can alter these, too.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -27,7 +26,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 
 from txbridge.deadline import Deadline
 from txbridge.embedded.artifacts import KAFKA_VERSION, Artifact, kafka_jars
-from txbridge.embedded.paths import MIB, cache_root, require_free_space
+from txbridge.embedded.paths import MIB, cache_root, explain_os_errors, require_free_space
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 #: Variable for the address of a repository to use instead of Maven Central.
@@ -47,6 +46,7 @@ _PATH = "/%:@!$&'()*+,;=~"
 #: Bytes that are read at a time.
 _PIECE = 64 * 1024
 
+_OTHER = "name another cache folder with TXBRIDGE_CACHE_DIR"
 _REMEDY = (
     "Check the network; behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE if it has an authority of its own; for a "
     f"mirror of your own set {REPOSITORY_VARIABLE} to its address; without any network copy the cache folder from a "
@@ -68,7 +68,7 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
     """
     address, opener = _open_repository(os.environ.get(REPOSITORY_VARIABLE) or _CENTRAL)
     total = sum(one.size for one in jars)
-    require_free_space(folder, total + _MARGIN, f"fetching {what}", "name another cache folder with TXBRIDGE_CACHE_DIR")
+    require_free_space(folder, total + _MARGIN, f"fetching {what}", _OTHER)
     console.print(f"Fetching {what} ({len(jars)} jars, {total // MIB} MB), once for all projects.")
     columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -212,7 +212,7 @@ class JarCache:
         return None
 
     def _fetch_jars(self, console: Console, *, refetch: bool) -> None:
-        with self._explain_os_errors(), self._hold_lock(console):
+        with explain_os_errors(f"the cache folder {self.root}", _OTHER), self._hold_lock(console):
             if self.folder.is_dir() and not refetch:
                 return  # another process fetched while this one waited
             for left_over in self.root.glob(f"{self.folder.name}.new-*"):  # of a fetch that was killed
@@ -232,23 +232,8 @@ class JarCache:
                 shutil.rmtree(fresh, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _explain_os_errors(self) -> Iterator[None]:
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            yield
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise EnvironmentProblemError(
-                    f"the disk of {self.root} is full; free some space, or name another cache folder with "
-                    "TXBRIDGE_CACHE_DIR"
-                ) from error
-            raise EnvironmentProblemError(
-                f"the cache folder {self.root} cannot be written ({error.strerror}); name another one with "
-                "TXBRIDGE_CACHE_DIR"
-            ) from error
-
-    @contextlib.contextmanager
     def _hold_lock(self, console: Console) -> Iterator[None]:
+        self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / f"{self.folder.name}.lock").open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

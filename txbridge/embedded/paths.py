@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -42,3 +44,13 @@ def require_free_space(folder: Path, needed: int, purpose: str, advice: str) -> 
         raise EnvironmentProblemError(
             f"{purpose} needs {needed // MIB} MB, but only {free // MIB} MB are free in {folder}; free some or {advice}"
         )
+
+
+@contextlib.contextmanager
+def explain_os_errors(folder: str, other: str) -> Iterator[None]:
+    """Turn an OSError into an EnvironmentProblemError about the folder; `other` says how to use another one."""
+    try:
+        yield
+    except OSError as error:
+        cure = "free some space on its disk" if error.errno == errno.ENOSPC else "correct its rights"
+        raise EnvironmentProblemError(f"{folder} cannot be written ({error.strerror}): {cure}, or {other}") from error
