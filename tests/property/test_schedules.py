@@ -27,14 +27,14 @@ from txbridge.core.transaction_size import Limits
 MESSAGES = 6
 
 
-@pytest.fixture(params=[1, 2, 8_192], ids=lambda page: f"pages of {page}", scope="module")
-def pages(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Number of items of a large day that go into the heap at a time."""
-    with mock.patch.object(timer_queue, "_PAGE", request.param):
+@pytest.fixture(params=[1, 4, 1_024], ids=lambda size: f"cleaned from {size}", scope="module")
+def cleaned(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Number of items from which a queue is cleaned, one for each push."""
+    with mock.patch.multiple(timer_queue, _SMALL=request.param, _LOOKS=1):
         yield
 
 
-@pytest.mark.usefixtures("pages")
+@pytest.mark.usefixtures("cleaned")
 @given(
     st.lists(
         st.tuples(
