@@ -157,32 +157,6 @@ def test_message_arrives_unchanged_and_the_result_tells_where(bridge, producer_o
 
 
 @every_listener
-@pytest.mark.parametrize(
-    ("answer", "state", "decision", "remark"),
-    [
-        (COMMIT, COMMIT, 8, ""),
-        pytest.param(ROLLBACK, ROLLBACK, 12, "", marks=another_answer),
-        (
-            ValueError("no account, 50 %\nü"),
-            UNKNOWN,
-            0,
-            "executeLocalTransactionBranch exception: ValueError: no account, 50 %\nü",
-        ),
-        ("yes", UNKNOWN, 0, "execute_local_transaction returned str, not a LocalTransactionState: counted as unknown"),
-    ],
-)
-def test_what_the_local_transaction_says(bridge, producer_on, answer, state, decision, remark):
-    with producer_on(bridge, Answers(answer)) as producer:
-        result = producer.send(Message("t", b"v"))
-    assert result.local_transaction_state is state
-    if isinstance(answer, Exception):
-        assert result.local_exception is answer
-    else:
-        assert (result.reason or "") == remark
-    assert ends(bridge) == [(result.half_partition, result.half_offset, result.transaction_id, decision, "", remark)]
-
-
-@every_listener
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_interrupt_in_the_local_transaction_gets_out_and_the_worker_learns_unknown(bridge, producer_on, error):
     with producer_on(bridge, Answers(error)) as producer:

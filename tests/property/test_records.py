@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import string
 
 from hypothesis import given
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from txbridge.core import names
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.checkpoint import MAX_OP_BYTES, Checkpoint, encode_ops, op_headers, parse_op
+from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.decision_record import (
     COMMANDS,
     MAX_REMARK,
@@ -25,7 +23,6 @@ from txbridge.core.decision_record import (
 from txbridge.core.half_copies import coordinates, delivered_copies, parse_coordinates
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
-from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.states import Outcome, TransactionState
 
@@ -39,31 +36,6 @@ USER_HEADERS = st.lists(
     ),
     max_size=4,
 )
-OUR_NAMES = sorted({*names.HALF_HEADERS, "TXB_HALF", "SOURCE", "CLIENT_ID", "TAGS", "OUTCOME"})
-#: Headers that resemble ours closely enough to reach the later steps of a parser.
-ANY_HEADERS = st.none() | st.lists(
-    st.tuples(
-        st.sampled_from(OUR_NAMES) | st.text(max_size=4),
-        st.none()
-        | st.binary(max_size=6)
-        | st.sampled_from([b"1", b"true", b"client", b"resume", b"d", b"commit", b"0" * 32, b"t"]),
-    ),
-    max_size=8,
-)
-LINES = st.lists(
-    st.lists(st.sampled_from(["0", "8", "12", "7", "-1", "A" * 32, "%", "é", "", "\r", "9" * 20]), max_size=6).map(
-        ",".join
-    ),
-    max_size=3,
-).map("\n".join)
-VALUES = st.none() | st.binary(max_size=60) | LINES.map(str.encode)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=4,
-)
-PARKED = {"state": "pending", "id": "0" * 32, "group": "g", "topic": "t"}
-PARKED |= dict.fromkeys(("born", "size", "checks", "next", "end"), 1)
 
 
 @given(
@@ -141,13 +113,6 @@ def test_op_records(offsets, outcome):
     assert {named for named, _ in read} <= {outcome}
 
 
-@given(st.integers(0, 2**63 - 1), st.integers(9_000, 11_000))
-def test_op_records_are_large_but_not_too_large(first, count):
-    values = encode_ops(min(first + number, 2**63 - 1) for number in range(count))
-    assert all(len(value) <= MAX_OP_BYTES for value in values)
-    assert all(len(value) > MAX_OP_BYTES - 20 for value in values[:-1])
-
-
 @given(
     OFFSETS,
     OFFSETS,
@@ -190,38 +155,6 @@ def test_parked_entries(parked):
 @given(st.integers(0, 2**31 - 1), OFFSETS)
 def test_coordinates(partition, offset):
     assert parse_coordinates(coordinates(partition, offset).decode()) == (partition, offset)
-
-
-@given(VALUES, ANY_HEADERS)
-def test_any_record_is_ours_or_malformed(value, headers):
-    for parse in (
-        lambda: parse_half(0, 0, value, value, headers, Names()),
-        lambda: parse_end(0, value, headers),
-        lambda: parse_op(value, headers),
-    ):
-        text = "as it should be"
-        try:
-            parse()
-        except MalformedRecordError as error:
-            text = str(error)
-        assert 0 < len(text) < 500
-
-
-@given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()))
-def test_any_value_of_offset_is_ours_or_malformed(value):
-    for decode in (Checkpoint.decode, lambda given: HalfEntry.decode(0, given)):
-        with contextlib.suppress(MalformedRecordError):
-            decode(value)
-
-
-@given(st.sampled_from([*PARKED, "decided", "error", "at", "resumed"]), JSON)
-def test_a_parked_entry_with_one_wrong_field_is_right_or_malformed(name, wrong):
-    value = json.dumps({**PARKED, name: wrong}).encode()
-    try:
-        parked = HalfEntry.decode(5, value)
-    except MalformedRecordError:
-        return
-    assert HalfEntry.decode(5, parked.encode(0)).offset == 5
 
 
 @given(st.text(), st.integers(0, 10**15))

@@ -22,8 +22,6 @@ CHECKPOINT_JSON = (
 )
 RECENT = replace(CHECKPOINT, recent=3)
 RECENT_JSON = CHECKPOINT_JSON[:-1] + b',"recent":3}'
-WITHIN = replace(RECENT, entry=2)
-WITHIN_JSON = CHECKPOINT_JSON[:-1] + b',"recent":3,"entry":2}'
 PENDING = HalfEntry(
     parked=True,
     offset=5,
@@ -103,40 +101,6 @@ def test_malformed_op_records(value, headers, error):
 def test_an_op_record_that_is_not_ascii():
     with pytest.raises(MalformedRecordError, match="ascii"):
         parse_op("٣".encode(), op_headers(Outcome.COMMIT))
-
-
-def test_the_checkpoint():
-    assert CHECKPOINT.encode() == CHECKPOINT_JSON
-    assert Checkpoint.decode(CHECKPOINT_JSON) == CHECKPOINT
-    assert (RECENT.encode(), Checkpoint.decode(RECENT_JSON)) == (RECENT_JSON, RECENT)
-    assert (WITHIN.encode(), Checkpoint.decode(WITHIN_JSON)) == (WITHIN_JSON, WITHIN)
-    assert offset_headers() == [("TXB_V", b"1")]
-
-
-@pytest.mark.parametrize(
-    ("parked", "value"),
-    [
-        (PENDING, PENDING_JSON),
-        (variant(resumed=90_000), PENDING_JSON[:-1] + b',"resumed":90000}'),
-        (
-            variant(state=TransactionState.HELD, decided=33, error='no "topic" é'),
-            PENDING_JSON.replace(b"pending", b"held")[:-1]
-            + b',"decision":8,"decided":33,"error":"no \\"topic\\" \xc3\xa9"}',
-        ),
-        (
-            variant(state=TransactionState.DISCARDED, reason="MAX_CHECKS", discarded_at=(0, 9), resumed=90_000),
-            PENDING_JSON.replace(b"pending", b"discarded")[:-1] + b',"reason":"MAX_CHECKS","at":[0,9],"resumed":90000}',
-        ),
-        (
-            variant(state=TransactionState.DISCARDED, reason="EXPIRED"),
-            PENDING_JSON.replace(b"pending", b"discarded")[:-1] + b',"reason":"EXPIRED","at":null}',
-        ),
-    ],
-)
-def test_parked_entries(parked, value):
-    # The END position is for people: our code does not read it.
-    assert parked.encode(34) == value
-    assert HalfEntry.decode(5, value) == parked
 
 
 def test_an_error_text_with_half_a_character_can_be_written():

@@ -71,19 +71,6 @@ def test_p6_no_check_a_millisecond_before_the_immunity_time_is_over():
     assert checked_at(Partition().prepare(0), times) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
 
 
-# 30 s and longer: such a message is parked before its first check.
-@pytest.mark.parametrize(
-    ("immunity", "first"),
-    [("0", 1_000), ("29", 30_000), ("30", 31_000), ("31", 32_000), ("600", 601_000), ("5.5", 7_000)],
-)
-def test_p6_a_message_has_an_immunity_of_its_own_which_burns_no_check(immunity, first):
-    partition = Partition().prepare(0, immunity=immunity)
-    times = sorted({*range(1_000, first, 5_000), first - 1, first, first + 30_000, first + 60_000, first + 90_000})
-    found = [(first, [(0, 1)]), (first + 30_000, [(0, 2)]), (first + 60_000, [(0, 3)])]
-    assert checked_at(partition, times) == found
-    assert partition.queue.entry(0).reason == MAX_CHECKS
-
-
 def test_p6_a_late_check_is_parked_with_its_number_and_its_interval_counts_from_when_it_was_sent():
     partition = Partition().prepare(0)
     draft = partition.draft(7_003)
@@ -99,13 +86,6 @@ def test_p6_checks_are_as_of_a_time_before_the_transaction():
     round_ = partition.due_round(7_000)
     draft = partition.planner.plan(choice, 9_000, round_, may_discard=True, most_malformed=0)
     assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 39_000)]
-
-
-def test_p6_a_check_that_was_not_sent_is_not_counted():
-    partition = Partition().prepare(0)
-    for _ in range(5):
-        partition.draft(7_000).abandon()
-    assert checked_at(partition, [7_000, 37_000]) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
 
 
 def test_p6_a_dead_group_burns_no_check_and_is_asked_when_it_returns():
@@ -128,14 +108,6 @@ def test_p6_a_group_that_dies_after_its_last_check_has_been_asked_all_the_same()
     partition = checked(0)
     partition.dead.add("orders")
     assert offsets(partition.step(97_000).discards) == [0]
-
-
-def test_checks_are_limited_and_the_rest_follows():
-    partition = Partition().prepare(*range(5))
-    assert checked_at(partition, [7_000]) == [(7_000, [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)])]
-    limited = Partition().prepare(*range(5))
-    assert [offsets(limited.step(7_000, checks=2).checks) for _ in range(4)] == [[0, 1], [2, 3], [4], []]
-    assert limited.step(7_000, checks=0).checks == []
 
 
 def test_p8_a_backlog_of_one_group_does_not_hold_up_the_others():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source, encode_end, parse_end
+from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.headers import MalformedRecordError
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
-OTHER = "FEDCBA9876543210FEDCBA9876543210"
 HEADERS = [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"client")]
 RESUME = [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"resume")]
 
@@ -43,30 +42,6 @@ def test_an_entry_is_a_line(entry, text):
     assert parse_end(0, text.encode(), HEADERS).entries == [entry]
 
 
-def test_a_record_of_three_entries():
-    entries = [
-        DecisionEntry(5, ID, Decision.COMMIT),
-        DecisionEntry(6, OTHER, Decision.ROLLBACK, 2),
-        DecisionEntry(7, ID, Decision.UNKNOWN, None, "boom"),
-    ]
-    value, headers = encode_end(entries, "orders", Source.CHECK, "host-1")
-    assert value == b"\n".join(
-        [
-            b"5,0123456789ABCDEF0123456789ABCDEF,8",
-            b"6,FEDCBA9876543210FEDCBA9876543210,12,2",
-            b"7,0123456789ABCDEF0123456789ABCDEF,0,,boom",
-        ]
-    )
-    assert headers == [("TXB_V", b"1"), ("PGROUP", b"orders"), ("SOURCE", b"check"), ("CLIENT_ID", b"host-1")]
-    assert parse_end(3, value, headers) == DecisionRecord(3, "orders", Source.CHECK, entries, "host-1")
-
-
-def test_without_client_id():
-    value, headers = encode_end([DecisionEntry(5, ID, Decision.COMMIT)], "orders", Source.CLIENT)
-    assert headers == HEADERS
-    assert parse_end(3, value, headers).client_id is None
-
-
 def test_a_record_holds_1_to_1000_entries():
     entry = DecisionEntry(5, ID, Decision.COMMIT)
     value, headers = encode_end([entry] * 1_000, "orders", Source.CLIENT)
@@ -75,14 +50,6 @@ def test_a_record_holds_1_to_1000_entries():
         encode_end([entry] * 1_001, "orders", Source.CLIENT)
     with pytest.raises(ValueError, match=r"^an END record holds 1 to 1000 entries, not 0$"):
         encode_end([], "orders", Source.CLIENT)
-
-
-@pytest.mark.parametrize(
-    "remark", ["", "x" * 2_048, "Traceback:\n  a, b\r\n\t100 %", "日本語", "\x00", "'\"=/<>!?@#$&*+|^~`"]
-)
-def test_a_remark_arrives_as_it_was(remark):
-    entry = DecisionEntry(5, ID, Decision.UNKNOWN, None, remark)
-    assert parse_end(0, entry.encode().encode(), HEADERS).entries == [entry]
 
 
 @pytest.mark.parametrize(

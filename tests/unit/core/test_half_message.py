@@ -46,49 +46,11 @@ def changed(name: str, value: bytes | None, headers=MOST) -> list:
     return [(name, value) if other == name else (other, old) for other, old in headers]
 
 
-def test_headers_are_written_as_the_protocol_says():
-    assert half_headers([], transaction_id=ID, group="orders", real_topic="orders.placed") == [
-        ("TXB_V", b"1"),
-        ("TRAN_MSG", b"true"),
-        ("REAL_TOPIC", b"orders.placed"),
-        ("PGROUP", b"orders"),
-        ("UNIQ_KEY", b"0123456789ABCDEF0123456789ABCDEF"),
-    ]
-    assert (
-        half_headers(
-            [("trace", b"1"), ("trace", None), ("blob", b"\xff\x00")],
-            transaction_id=ID,
-            group="orders",
-            real_topic="orders.placed",
-            real_partition=3,
-            immunity_seconds=60,
-            user_timestamp=1_700_000_000_000,
-        )
-        == MOST
-    )
-
-
 def test_zero_is_a_value_and_not_an_absence():
     headers = half_headers(
         [], transaction_id=ID, group="g", real_topic="t", real_partition=0, immunity_seconds=0, user_timestamp=0
     )
     assert headers[5:] == [("REAL_QID", b"0"), ("CHECK_IMMUNITY_TIME_IN_SECONDS", b"0"), ("BORN_TIMESTAMP", b"0")]
-
-
-def test_the_least_half_message():
-    assert parse(LEAST, key=None, value=None) == HalfMessage.of(
-        offset=5,
-        transaction_id=ID,
-        group="orders",
-        real_topic="orders.placed",
-        born=1_000,
-        key=None,
-        value=None,
-        headers=LEAST,
-        real_partition=None,
-        immunity=None,
-        user_timestamp=None,
-    )
 
 
 def test_the_order_of_the_headers_says_nothing():
