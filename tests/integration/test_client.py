@@ -252,34 +252,6 @@ def test_a_listener_may_send_another_message(bridge, producer_on):
     assert len(ends(bridge)) == 2
 
 
-def test_ends_are_batched_once_each_and_in_order(bridge, producer_on):
-    threads, each = 16, 100
-    results = {}
-    with producer_on(bridge, Answers()) as producer:
-
-        def work(thread):
-            results[thread] = [producer.send(Message("t", b"v", b"%d-%d" % (thread, number))) for number in range(each)]
-
-        workers = [threading.Thread(target=work, args=[number]) for number in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert producer.flush() == 0
-        assert all(result.end.done() for sent in results.values() for result in sent)
-    found = ends(bridge)
-    assert Counter(entry[2] for entry in found) == Counter(
-        result.transaction_id for sent in results.values() for result in sent
-    )
-    assert len(found) == threads * each
-    assert len(bridge.read(bridge.names.end)) < threads * each
-    position = {entry[2]: number for number, entry in enumerate(found)}
-    for sent in results.values():
-        for partition in (0, 1):
-            mine = [position[result.transaction_id] for result in sent if result.half_partition == partition]
-            assert mine == sorted(mine)
-
-
 def test_close_waits_and_ends_everything_and_can_be_repeated(bridge, producer_on):
     producer = producer_on(bridge, Answers())
     assert producer.start() is producer

@@ -68,19 +68,6 @@ def test_the_record(wire, sender):
     assert future.result(120) is None
 
 
-def test_commands_gather_while_the_last_record_travels(wire, sender):
-    first = submit(sender, 1)
-    wire.wait_records(1)
-    rest = submit(sender, 2, 3, 4)
-    other = submit(sender, 5, partition=1)
-    wire.wait_records(2)
-    wire.acknowledge()
-    wire.wait_records(3)
-    wire.acknowledge()
-    wait(first + rest + other, 10)
-    assert [(record[4], entries(record)) for record in wire.records] == [(0, ["1"]), (1, ["5"]), (0, ["2", "3", "4"])]
-
-
 AN_HOUR = 3_600.0
 
 
@@ -183,21 +170,6 @@ def test_full_queue_of_librdkafka_is_waited_for(wire, sender):
     assert len(wire.records) == 1
 
 
-def test_flush_waits_only_for_what_was_given_before(wire, sender):
-    submit(sender, 1)
-    wire.wait_records(1)
-    submit(sender, 2, 3)
-    assert sender.flush(0.01) == 3
-    flushed = []
-    flusher = threading.Thread(target=lambda: flushed.append(sender.flush(120)))
-    flusher.start()
-    wire.acknowledge()
-    wire.wait_records(2)
-    wire.acknowledge()
-    flusher.join(120)
-    assert flushed == [0]
-
-
 def test_there_is_room_again_once_decisions_are_acknowledged(wire, sender, monkeypatch):
     monkeypatch.setattr(decision_sender, "MAX_UNSETTLED", 2)
     assert sender.has_room
@@ -207,23 +179,6 @@ def test_there_is_room_again_once_decisions_are_acknowledged(wire, sender, monke
     wire.acknowledge()
     wait(futures, 10)
     assert sender.has_room
-
-
-def test_close_waits_for_acknowledgements(wire):
-    sender = started(wire)
-    [future] = submit(sender, 1)
-    wire.wait_records(1)
-    left = []
-    closer = threading.Thread(target=lambda: left.append(sender.close()))
-    closer.start()
-    closer.join(0.05)
-    assert closer.is_alive()
-    wire.acknowledge()
-    closer.join(120)
-    assert left == [0]
-    assert future.result(0) is None
-    assert wire.closed
-    assert sender.close() == 0
 
 
 def test_close_gives_up_in_time_and_says_what_is_lost(wire):

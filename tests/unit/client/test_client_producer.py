@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 
 import pytest
@@ -124,34 +123,6 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
         raise AssertionError("the body was entered")
     assert len(attempts) == 3
     producer.close()
-
-
-def test_many_threads_start_it_once(monkeypatch):
-    started = []
-
-    def start(*_):
-        started.append(1)
-        runtime = FakeRuntime()
-        runtime.sends._process -= 1
-        return runtime
-
-    monkeypatch.setattr("txbridge.client.start.start", start)
-    producer = TransactionProducer("orders", Commits(), SETTINGS)
-    errors = []
-
-    def send():
-        try:
-            producer.send_message_in_transaction(Message("t", b""))
-        except UsageError as error:
-            errors.append(str(error))
-
-    threads = [threading.Thread(target=send) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert started == [1]
-    assert errors == ["this producer was started before a fork; create one in the child"] * 8
 
 
 @pytest.mark.parametrize(

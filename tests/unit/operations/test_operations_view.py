@@ -14,7 +14,7 @@ from txbridge.core.decision_record import COMMANDS, Decision, DecisionEntry, Dec
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic, ParkedEntries
-from txbridge.core.states import Outcome, RefusalReason, TransactionState
+from txbridge.core.states import Outcome, TransactionState
 from txbridge.operations.model import NextStep, Selection
 from txbridge.operations.view import DecisionCommand, PartitionView, foresee
 
@@ -162,35 +162,6 @@ def test_a_decision_about_a_discarded_message_is_not_stored_but_a_resume_is():
     assert str(message.stored) == "resume at END offset 21"
 
 
-def command(end_offset: int, decision: int, source: Source = Source.CLIENT, **wrong: str) -> DecisionCommand:
-    one = entry(4, decision, wrong.get("transaction_id"))
-    return DecisionCommand(end_offset, wrong.get("group", "orders"), source, one)
-
-
-def test_commands_are_foreseen_by_the_workers_table():
-    [message] = view(p4=parked(4)).open_messages()
-    commands = [
-        command(1, COMMIT, transaction_id=id_of(5)),
-        command(2, COMMIT, group="others"),
-        command(3, UNKNOWN),
-        command(4, UNKNOWN, Source.RESUME),
-        command(5, ROLLBACK, Source.CHECK),
-        command(6, ROLLBACK),
-        command(7, COMMIT, Source.OPERATOR),
-        command(8, UNKNOWN),
-    ]
-    assert [(one.command.end_offset, one.takes_effect, one.refused) for one in foresee(message, commands)] == [
-        (1, False, RefusalReason.WRONG_TRANSACTION_ID),
-        (2, False, RefusalReason.WRONG_GROUP),
-        (3, False, None),
-        (4, False, RefusalReason.NOT_DISCARDED),
-        (5, True, None),
-        (6, False, RefusalReason.REPEAT),
-        (7, False, RefusalReason.CONTRADICTION),
-        (8, False, None),
-    ]
-
-
 @pytest.mark.parametrize(
     ("selection", "offsets"),
     [
@@ -251,9 +222,9 @@ def test_what_is_foreseen_is_what_the_worker_does(state):
         foreseen = foresee(message, commands)
         assert (foreseen[-1].after if foreseen else message.state) is state_now
         # For "unknown", which changes nothing, the worker does not compare the id of a finished message.
-        refused = {one.end_offset for one in draft.refused if one.entry.decision is not Decision.UNKNOWN}
+        refused = {one.end_offset: one.reason for one in draft.refused if one.entry.decision is not Decision.UNKNOWN}
         assert refused == {
-            one.command.end_offset
+            one.command.end_offset: one.refused
             for one in foreseen
             if one.refused is not None and one.command.entry.decision is not Decision.UNKNOWN
         }
