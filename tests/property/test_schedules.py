@@ -163,13 +163,14 @@ def test_the_table_of_parked_messages_is_a_dictionary_in_order(first, later, edg
 def _counts_agree(table: ParkedTable, known: dict[int, HalfEntry]) -> None:
     pending = [entry for entry in known.values() if entry.state is TransactionState.PENDING]
     scheduled = [entry for entry in known.values() if entry.state is TransactionState.SCHEDULED]
-    assert {schedule[0] for schedule in table.iter_schedules()} == {entry.offset for entry in pending}
+    schedules = {one.offset: (one.next_due, one.checks, one.born) for one in pending}
+    assert sorted(table.iter_schedules()) == sorted((one.offset, one.group, *schedules[one.offset]) for one in pending)
     assert sorted(table.iter_deliveries()) == sorted((entry.deliver_at, entry.offset) for entry in scheduled)
     kinds = [(one.group, one.born // 1_000) for one in pending] + [(one.group, one.state) for one in scheduled]
     assert table.count_kinds(1_000) == Counter(kinds)
     for offset, row in known.items():
         assert table.counted_as(offset) == (row.group, row.state, row.born)
-        assert (table.schedule_of(offset) is None) == (row.state is TransactionState.SCHEDULED)
+        assert table.schedule_of(offset) == schedules.get(offset)
 
 
 def _do(table: ParkedTable, known: dict[int, HalfEntry], step: HalfEntry | int) -> None:
@@ -178,6 +179,7 @@ def _do(table: ParkedTable, known: dict[int, HalfEntry], step: HalfEntry | int) 
     else:
         table.put_row(step)
         known[step.offset] = step
+        assert table.get_row(step.offset) == step
     assert len(table) == len(known)
 
 

@@ -109,12 +109,6 @@ def test_an_end_that_names_a_copy_counts_however_late_it_comes() -> None:
     assert partition.queue.recent_start == 0
 
 
-def test_the_next_half_message_is_no_copy_of_the_last() -> None:
-    queue = HalfQueue(POLICY)
-    assert [queue.note_id(half(offset)) for offset in (0, 1, 2)] == [None, None, None]
-    assert queue.note_id(copy_of(1, 3)) == 1
-
-
 def test_either_offset_ends_the_one_transaction() -> None:
     partition = Partition()
     partition.queue.note_id(half(0))

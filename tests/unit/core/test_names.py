@@ -127,26 +127,6 @@ def test_values_are_text():
     assert ours.optional_number("REAL_QID") is None
 
 
-@pytest.mark.parametrize("headers", [None, (), []])
-def test_a_record_without_headers(headers):
-    assert refused(OurHeaders(headers).require_version, "half message") == (
-        "not a record of txbridge: no header TXB_V, so it is no half message"
-    )
-
-
-def test_versions():
-    OurHeaders([("TXB_V", b"1")]).require_version("END record")
-    assert refused(OurHeaders([("TXB_V", b"2")]).require_version, "END record") == (
-        "TXB_V='2' is not a version that this worker knows"
-    )
-    assert refused(OurHeaders([("TXB_V", b"x" * 10_000)]).require_version, "END record") == (
-        "TXB_V='xxxxxxxxxxxxxxxxxxxx' is not a version that this worker knows"
-    )
-    assert refused(OurHeaders([("TXB_V", b"")]).require_version, "END record") == (
-        "TXB_V='' is not a version that this worker knows"
-    )
-
-
 def test_values_that_are_refused():
     ours = OurHeaders(
         [("null", None), ("latin", b"\xe9"), ("twice", b"1"), ("twice", b"1"), ("users", b"1"), ("once", b"1")]
@@ -167,10 +147,6 @@ def test_an_optional_header_without_a_value_counts_as_absent():
     assert ours.optional_number("null") is None
 
 
-def test_a_repetition_does_not_hide_behind_null():
-    assert refused(OurHeaders([("a", b"1"), ("a", None)]).find_text, "a") == "header a is there 2 times"
-
-
 def test_names_beside_the_known_ones_are_listed_once():
     ours = OurHeaders([("a", b"1"), ("k", b"1"), ("b", None), ("a", b"2")])
     assert ours.names_beside({"k", "l"}) == ["a", "b"]
@@ -188,7 +164,3 @@ def test_whole_numbers(text, number):
 )
 def test_what_is_not_a_whole_number(text):
     assert refused(whole_number, text, "it") == f"it is not a whole number: {text[:40]!r}"
-
-
-def test_a_header_that_is_not_a_whole_number():
-    assert refused(OurHeaders([("n", b"-1")]).optional_number, "n") == "header n is not a whole number: '-1'"
