@@ -337,7 +337,7 @@ class HalfQueue:
         """
         if self._malformed:
             return 0
-        heads = self.timers.heads(until)
+        heads = self.timers.list_heads(until)
         # The first entry that holds the watermark back is the next to be parked. Those behind it follow.
         passed_bytes = 0
         for offset, size in self._window:

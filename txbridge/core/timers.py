@@ -208,7 +208,7 @@ class Timers:
         self._timers = TimerQueue(self._is_timer)
         self._by_age = TimerQueue(self._is_aging)
 
-    def heads(self, until: int | None) -> list[int]:
+    def list_heads(self, until: int | None) -> list[int]:
         """First due time of each schedule. With `until`, times that are later may be missing."""
         schedules = (self._first_checks, self._checks, self._exhausted, self._timers, self._by_age)
         return [due for schedule in schedules if (due := schedule.next_due(until)) is not None]
