@@ -26,12 +26,11 @@ POINTS = (
     "commit.flushed",
     "commit.committed",
     "commit.applied",
-    "relay.taken",
-    "relay.owned",
     "relay.read",
-    "relay.produced",
-    "relay.confirming",
-    "relay.confirmed",
+    "relay.half_stored",
+    "relay.deleted",
+    "relay.committed",
+    "relay.end_stored",
 )
 
 _place, _, _name = os.environ.get(VARIABLE, "").partition("/")

@@ -33,7 +33,6 @@ from tests.bench.outbox.shop import SETTINGS, new_shop
 from tests.bench.reader_process import BenchProcess
 from tests.support.harness import Bridge
 from tests.support.postgres import Postgres
-from tests.support.relays import make_progress
 from tests.support.rocketmq_door import Door, GrpcClient
 from txbridge.embedded import EmbeddedKafka
 
@@ -66,8 +65,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         create_table(engine := create_engine(shop.url))
         create_outbox(engine)
         bridge = enter(Bridge(shop.servers, "bench soak", partitions=2))
-        make_progress(shop.servers, bridge.namespace)
-        worker, relay = Worker(bridge, Settings()), RelayProgram(shop, bridge.namespace)
+        worker, relay = Worker(bridge, Settings()), RelayProgram(shop, bridge)
         for program in (worker, relay):
             program.start()
             stack.callback(program.stop)

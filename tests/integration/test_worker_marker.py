@@ -14,8 +14,9 @@ from tests.support.module_fixtures import module_kafka
 from txbridge import CancelOutcome
 from txbridge.doctor.run import examine
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka import fence, topic_lookup
-from txbridge.kafka.topic_lookup import TopicRules
+from txbridge.kafka import fence
+from txbridge.kafka.topic_rules import TopicRules
+from txbridge.worker.gates import topic_lookup
 
 DEFAULT = "1048588"
 #: A broker that may be restarted.

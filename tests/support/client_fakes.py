@@ -164,7 +164,7 @@ class FakeRuntime:
     def for_many(self, *, waits):
         return self
 
-    def write_half(self, message, transaction_id, on_done, deadline, barrier_id):
+    def write_half(self, message, transaction_id, on_done, deadline, barrier_id, half_partition):
         if self.refusals:
             raise self.refusals.popleft()
         with self._condition:

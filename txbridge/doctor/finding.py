@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from txbridge.kafka.admin import FoundTopic
 from txbridge.subject import Subject
 
 
@@ -64,6 +65,8 @@ class Report:
 
     subject: Subject
     findings: Sequence[Finding]
+    #: HALF, if it can be seen.
+    half: FoundTopic | None = None
 
     @property
     def complete(self) -> bool:

@@ -22,7 +22,8 @@ from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import HttpWaitStrategy, LogMessageWaitStrategy
 
 from txbridge.errors import EnvironmentProblemError
-from txbridge.testing.backends import SERVING_TIMEOUT_S, ProcessBackend, RunningWorker, environment
+from txbridge.testing.backends import ProcessBackend, environment
+from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker
 
 KAFKA_IMAGE = "apache/kafka:4.3.1"
 #: The image that this repository builds (`make image`).

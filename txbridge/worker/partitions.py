@@ -31,10 +31,11 @@ from txbridge.topics.verify import Layout
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.internal_topics import InternalTopics
 from txbridge.worker.observe.metrics import PartitionFacts
-from txbridge.worker.partition_context import NoRoomError, PartitionContext
+from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored
+from txbridge.worker.slots import NoRoomError
 from txbridge.worker.takeover.restore import take_over
-from txbridge.worker.takeover.state_reader import why_unended
+from txbridge.worker.takeover.unended import why_unended
 from txbridge.worker.turn.commit_loop import CommitLoop
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
@@ -143,6 +144,11 @@ class PartitionOwner(threading.Thread):
         else:
             self.inbox.wake()
         return answer
+
+    def _answer_questions(self, queue: HalfQueue) -> None:
+        while self._questions:
+            question, answer = self._questions.popleft()
+            answer.set_result(question(queue))
 
     def _dismiss_questions(self) -> None:
         while self._questions:
@@ -254,9 +260,7 @@ class PartitionOwner(threading.Thread):
         try:
             while not self._told_to_stop():
                 self._context.no_longer_held.log_due(self._outside.monotonic())
-                while self._questions:
-                    question, answer = self._questions.popleft()
-                    answer.set_result(question(queue))
+                self._answer_questions(queue)
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue

@@ -148,7 +148,7 @@ def _violation(
 PHANTOM = VerdictKind(
     "PHANTOM",
     Sort.VIOLATION,
-    "visible records without a half message, or that no batch names",
+    "visible records without a half message",
     "nobody has sent it through txbridge: find who wrote it",
 )
 ALTERED = _violation(

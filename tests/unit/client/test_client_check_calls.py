@@ -8,8 +8,9 @@ from queue import SimpleQueue
 
 from tests.support.listeners import COMMIT, UNKNOWN, Answers
 from txbridge import Message, MessageExt
-from txbridge.client.base.contained import is_called_by
-from txbridge.client.checks.calls import CheckRequest, ThreadChecks
+from txbridge.client.base.reentrancy import is_called_by
+from txbridge.client.checks.calls import ThreadChecks
+from txbridge.client.checks.request import CheckRequest
 
 REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 
