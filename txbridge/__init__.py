@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txbridge.client.answers import Committed, DecidedBy, LocalTransactionState, Rollback, SendStatus
-    from txbridge.client.async_listener import AsyncTransactionListener
     from txbridge.client.async_producer import AsyncTransactionProducer
-    from txbridge.client.cancel_result import CancelOutcome, CancelResult
     from txbridge.client.errors import EndTransactionError, PrepareError
-    from txbridge.client.listener import TransactionListener
+    from txbridge.client.listener import AsyncTransactionListener, TransactionListener
     from txbridge.client.message import Message, MessageExt
     from txbridge.client.metrics import ClientMetrics
     from txbridge.client.producer import TransactionProducer
-    from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
+    from txbridge.client.result import AsyncTransactionSendResult, CancelOutcome, CancelResult, TransactionSendResult
     from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, TxBridgeError, UsageError
     from txbridge.topics.verify import LayoutError
 
@@ -49,15 +47,13 @@ _HOMES = {
     name: home
     for home, names in {
         "client.answers": "Committed DecidedBy LocalTransactionState Rollback SendStatus",
-        "client.async_listener": "AsyncTransactionListener",
         "client.async_producer": "AsyncTransactionProducer",
-        "client.cancel_result": "CancelOutcome CancelResult",
         "client.errors": "EndTransactionError PrepareError",
-        "client.listener": "TransactionListener",
+        "client.listener": "AsyncTransactionListener TransactionListener",
         "client.message": "Message MessageExt",
         "client.metrics": "ClientMetrics",
         "client.producer": "TransactionProducer",
-        "client.result": "AsyncTransactionSendResult TransactionSendResult",
+        "client.result": "AsyncTransactionSendResult CancelOutcome CancelResult TransactionSendResult",
         "errors": "EnvironmentProblemError KafkaUnreachableError TxBridgeError UsageError",
         "topics.verify": "LayoutError",
     }.items()

@@ -26,11 +26,12 @@ POINTS = (
     "commit.flushed",
     "commit.committed",
     "commit.applied",
+    "relay.taken",
+    "relay.owned",
     "relay.read",
-    "relay.half_stored",
-    "relay.deleted",
-    "relay.committed",
-    "relay.end_stored",
+    "relay.produced",
+    "relay.confirming",
+    "relay.confirmed",
 )
 
 _place, _, _name = os.environ.get(VARIABLE, "").partition("/")

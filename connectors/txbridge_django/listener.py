@@ -10,6 +10,7 @@ from typing import Any
 from django.db import DatabaseError, IntegrityError, OperationalError, close_old_connections, connections, transaction
 
 from txbridge import LocalTransactionState, MessageExt, Rollback
+from txbridge.client.answers import Stage
 from txbridge.client.barrier import (
     BARRIER_ROW,
     COMMITTED,
@@ -22,7 +23,6 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, commit_of
-from txbridge.client.course import Stage
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError

@@ -47,23 +47,31 @@ class OutboxEntry(models.Model):
         db_table = "txbridge_outbox"
         verbose_name = "outbox entry"
         verbose_name_plural = "outbox entries"
+        indexes = (
+            models.Index(
+                fields=["deliver_at", "id"], name="txbridge_outbox_due", condition=models.Q(deliver_at__isnull=False)
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.id} for {self.topic}"
 
 
-class OutboxLane(models.Model):
-    """The last batch that a relay has sent of a part of the outbox. Only relays read and write it."""
+class OutboxRelay(models.Model):
+    """The one row of the relay's state: who works, and which batch was the last one. Only relays read and write it."""
 
-    lane = models.IntegerField(primary_key=True)
-    transaction_id = models.CharField(max_length=32, null=True)  # noqa: DJ001  NULL before the first batch
-    half_partition = models.IntegerField(null=True)
-    half_offset = models.BigIntegerField(null=True)
+    id = models.IntegerField(primary_key=True)
+    identity = models.CharField(max_length=16)
+    owner = models.CharField(max_length=32, null=True)  # noqa: DJ001  NULL: no relay has rows on their way
+    batch = models.BigIntegerField()
+    topic_id = models.CharField(max_length=32, null=True)  # noqa: DJ001  NULL before the first relay
+    partition = models.IntegerField(null=True)
+    position = models.BigIntegerField(null=True)
 
     class Meta:
         """The names that `txbridge relay` looks for."""
 
-        db_table = "txbridge_outbox_lanes"
+        db_table = "txbridge_outbox_relay"
 
     def __str__(self) -> str:
-        return f"{self.lane}"
+        return str(self.identity)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-from txbridge.client.checks.request import CheckRequest
+from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.message import MessageExt
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_topic, short_id

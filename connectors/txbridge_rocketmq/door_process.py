@@ -19,8 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.backoff import keep_trying
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
-from txbridge.client.kafka.clients import create_admin
-from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.kafka.connection import KafkaConnection, create_admin
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
 from txbridge.config.worker import WorkerSettings
@@ -33,7 +32,7 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
-from txbridge.web.web_server import WebServer
+from txbridge.web.web_server import Question, serving
 from txbridge_rocketmq.admin import MqadminRequests
 from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.client_listener import ClientListener
@@ -81,11 +80,13 @@ def run(settings: WorkerSettings, options: DoorOptions, load: Any) -> None:
         raise UsageError(f"--old-port needs a port two below that of --listen, which is {options.port}")
     kafka = KafkaConnection(settings.bootstrap_servers)
     admin = create_admin(settings.librdkafka, AdminClient, kafka)
-    with end_on_signal(AT_START):
+    metrics = DoorMetrics()
+    questions: dict[str, Question] = {"/livez": list[str], "/readyz": lambda: ["the door is starting"]}
+    with end_on_signal(AT_START), serving(load.metrics_host, load.metrics_port, metrics.registry, questions):
         look = partial(check_layout, admin, Names(settings.namespace), client=True)
         layout = keep_trying(look, _log, settings.bootstrap_servers)
-    kafka.cluster_id = layout.cluster_id
-    asyncio.run(_serve(settings, options, load, kafka, admin, layout))
+        kafka.cluster_id = layout.cluster_id
+        asyncio.run(_serve(settings, options, load, kafka, admin, layout, metrics, questions))
 
 
 async def _serve(
@@ -95,6 +96,8 @@ async def _serve(
     kafka: KafkaConnection,
     admin: AdminClient,
     layout: Layout,
+    metrics: DoorMetrics,
+    questions: dict[str, Question],
 ) -> None:
     names, user = Names(settings.namespace), settings.librdkafka
     if layout.partitions > LARGEST_PARTITION + 1:
@@ -108,7 +111,7 @@ async def _serve(
         return len(found.partitions) if found.error is None else found.error
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    metrics, watch, alive = DoorMetrics(), TopicWatch(names, layout.partitions), ProofOfLife()
+    watch, alive = TopicWatch(names, layout.partitions), ProofOfLife()
     requests = ControllerRequests(partial(create_admin, user, AdminClient))
     records = Outlet(
         kafka_config.half_producer_config(user, max_message_bytes=layout.half_max_message_bytes, linger_ms=_LINGER_MS),
@@ -140,10 +143,6 @@ async def _serve(
     # Kafka. Clients are served while the door leaves its groups, which may take seconds.
     async with contextlib.AsyncExitStack() as at_end:
         at_end.callback(asyncio.create_task(_beat(alive)).cancel)
-        questions = {"/livez": lambda: _not_alive(alive), "/readyz": lambda: _not_ready(kafka, watch, stopped)}
-        if load.metrics_port:
-            web = WebServer(load.metrics_host, load.metrics_port, metrics.registry, questions)
-            at_end.callback(web.close)
         for outlet, topic in ((records, names.half), (end_outlet, names.end)):
             at_end.push_async_callback(asyncio.to_thread, outlet.close)
             await asyncio.to_thread(outlet.start, loop, topic)
@@ -195,11 +194,11 @@ async def _serve(
         if rpc is not None:
             at_end.push_async_callback(rpc.close, _PATIENCE_S)
         at_end.callback(server.close)
-        if load.metrics_port:
-            web.start()
         server.start(partial(DoorConnection, remoting), remoting.connections)
         if rpc is not None:
             rpc.start(door)
+        questions["/livez"] = lambda: _not_alive(alive)
+        questions["/readyz"] = lambda: _not_ready(kafka, watch, stopped)
         # What is there by now stays. Each full collection would look at it, for tens of milliseconds.
         gc.freeze()
         at_end.callback(asyncio.create_task(_watch(kafka, watch, look_at_half)).cancel)

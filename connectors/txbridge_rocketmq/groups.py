@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.checks.consumer import CheckConsumer
-from txbridge.client.checks.request import CheckRequest
 from txbridge.client.message import MessageExt
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError

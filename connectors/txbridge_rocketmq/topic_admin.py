@@ -14,7 +14,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import Bounds, KafkaCluster, TopicRequest
 from txbridge.log import get_logger
-from txbridge.topics.real import RealTopic
+from txbridge.topics.plan import RealTopic
 from txbridge.topics.verify import Layout
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.routes import DEFAULT_TOPIC

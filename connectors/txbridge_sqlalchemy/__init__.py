@@ -20,7 +20,7 @@ from txbridge_sqlalchemy.inbox_table import (
 )
 from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
-from txbridge_sqlalchemy.outbox_rows import LaneState, OutboxRows, WaitingRows
+from txbridge_sqlalchemy.outbox_rows import OutboxRows, WaitingRows
 from txbridge_sqlalchemy.outbox_table import OutboxTable, create_outbox, outbox_ddl, outbox_metadata
 from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
@@ -35,7 +35,6 @@ __all__ = [
     "AsyncInbox",
     "AsyncSqlTransactionListener",
     "Inbox",
-    "LaneState",
     "LostTransactionError",
     "Outbox",
     "OutboxRow",

@@ -5,12 +5,12 @@ A listener with an outbox has these rules:
 1. If its client knows that Kafka is away, or Kafka does not acknowledge the half message, the local transaction runs
    without a half message. It writes a row of `txbridge_transactions` with a *new* id, runs the function, and adds the
    message to the outbox.
-2. If there is a half message, the local transaction asks first: does the outbox have rows of this key, and which batch
-   of a relay was the last one in the lane of this key? With a row, it begins anew as in 1, and the half message is
-   rolled back. The END of that batch may not be in Kafka, and neither are ENDs that this process has given up. So these
-   are sent again, unless they are known to be there. If they are not acknowledged soon, it begins anew as in 1.
+2. If there is a half message, the local transaction asks first: does the outbox have rows of this key? With one, it
+   begins anew as in 1, and the half message is rolled back. ENDs that this process has given up may not be in Kafka. So
+   these are sent again. If they are not acknowledged soon, it begins anew as in 1.
 3. A row that is stored names the ENDs of its key that this process has sent, and has not seen acknowledged. A relay
-   sends these again, and waits for their acknowledgements, before it sends the row.
+   sends these again, and waits until the worker has applied them, and all that is before them in their half partition,
+   before it sends the row (half_settling.py).
 
 Why nothing is lost or sent twice: of a message there may be a half message, a row in the outbox, or both. The half
 message becomes visible only if a row of `txbridge_transactions` with its id is committed. As the transaction of 1 has
@@ -25,17 +25,13 @@ application's data.
 - It is killed between the half message and the COMMIT in 2, or between that and the END: as without an outbox.
 
 Why the order is kept: let M1 and M2 have the same key, and let the transaction of M1 be committed before that of M2
-begins. The relay has a lane for each partition of HALF, and its batches go to the partition of their lane. The client
-chooses the half partition of a key by the same hash. So the decisions of both are in one partition of END, and the
-worker delivers them in their order there.
+begins.
 
 - Both are stored: that is the order of the outbox.
-- M1 is stored, M2 goes directly: M2's question sees M1's row, unless a relay has committed the batch with M1. If that
-  batch is the lane's last one, its END is in Kafka before M2's transaction goes on, also if the relay was killed
-  between COMMIT and END. If it is an earlier one, a relay has seen its END acknowledged before it committed the next
-  one (relay.py).
+- M1 is stored, M2 goes directly: M2's question sees M1's row, unless a relay has deleted it. Then M1 is visible.
 - M1 goes directly, M2 is stored: if M1's call has returned and was of this process, either its END was acknowledged,
-  or M2's row names it, and is sent after it. M1 of another process counts from the acknowledgement of its END.
+  or M2's row names it. The relay finds both in the half partition of the key, and sends the row once the worker has
+  delivered what they decide. M1 of another process counts from the acknowledgement of its END.
 - Both go directly: as without an outbox, in the order in which their ENDs come to Kafka. One process sends those of a
   half partition in order, and lets no message go directly while the END of an earlier one is given up.
 
@@ -48,12 +44,11 @@ from __future__ import annotations
 
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Executable, LargeBinary, bindparam, case, func, literal, select
+from sqlalchemy import Connection, Executable, bindparam, case, func, select
 
 from txbridge import MessageExt
 from txbridge.client.forwarding import Forwarding, keys_of
@@ -73,10 +68,6 @@ _SETTLE_S = 2.0
 #: Seconds between two looks at the writers of the outbox, each of 0.2 ms.
 _LOOK_EVERY_S = 1.0
 _HIGHEST = 2**63 - 1
-_32_BITS = 0xFFFFFFFF
-_31_BITS = 0x7FFFFFFF
-#: Keys whose hashes are compared with those of the database: shorter and longer than a block of the function.
-_SAMPLES = (b"", b"\x00\xff", b"txbridge", b"0123456789 abcdefghijklmnopqrstuvwxyz")
 
 #: Waits for futures, up to so many seconds.
 WaitFor = Callable[[Collection[Future[None]], float], object]
@@ -102,8 +93,6 @@ class SqlForwarding(Forwarding):
         super().__init__()
         self._outbox = outbox
         self._wait_for = wait_for
-        #: Name of the database's dialect, once `verify` has compared its hash.
-        self._dialect = ""
         #: Read before a transaction begins, and given to its question, which must not know more.
         self.known = Known()
         #: A look at the writers, if the database can say who they are.
@@ -111,39 +100,22 @@ class SqlForwarding(Forwarding):
         self._gate = OutboxGate()
         self._looking = threading.Lock()
         self._look_at = 0.0
-        rows, lanes = outbox.table.rows, outbox.table.lanes
+        rows = outbox.table.rows
         # By the id: its index soon leaves out what relays have deleted, while the table keeps it until a VACUUM. The
         # first one that may be there leaves out what an old snapshot keeps in the index. With an upper end, too,
-        # PostgreSQL takes the index also before its first ANALYZE.
-        are_waiting = rows.c.id.between(bindparam("first"), _HIGHEST)
-        waiting_ones = select(rows.c.id, rows.c.key).where(are_waiting)
+        # PostgreSQL takes the index also before its first ANALYZE. Rows with a time have no order.
+        are_waiting = (rows.c.id.between(bindparam("first"), _HIGHEST), rows.c.deliver_at.is_(None))
+        waiting_ones = select(rows.c.id, rows.c.key).where(*are_waiting)
         first = waiting_ones.order_by(rows.c.id).limit(_MOST_ROWS).subquery("first_ones")
         of_key = func.max(case((first.c.key == bindparam("key"), 1), else_=0))
-        number, lowest = func.count().label("number"), func.min(first.c.id).label("lowest")
-        found = select(number, func.coalesce(of_key, 0).label("of_key"), lowest).select_from(first).subquery("waiting")
-        self._question = select(
-            *found.c, lanes.c.transaction_id, lanes.c.half_partition, lanes.c.half_offset
-        ).select_from(found.outerjoin(lanes, lanes.c.lane == bindparam("lane")))
+        self._question = select(func.count(), func.coalesce(of_key, 0), func.min(first.c.id)).select_from(first)
 
     def verify(self, connection: Connection) -> None:
-        """Make sure that both tables are there, and that this database hashes keys as it should."""
-        dialect = dialect_of(connection.dialect)
+        """Make sure that the table is there. Raises as SqlTransactionListener.verify."""
         refuse_policies(connection, "LOCAL")
-        ask(connection, self._question, {"key": b"", "lane": 0, "first": LOWEST}).all()
-        gate = dialect.gate(self._outbox.table.rows.c.id, self._outbox.table.lanes)
+        ask(connection, self._question, {"key": b"", "first": LOWEST}).all()
+        gate = dialect_of(connection.dialect).gate(self._outbox.table.rows.c.id, self._outbox.table.state)
         self._look = None if gate is None else gate.drawn
-        name = "mysql" if connection.dialect.name == "mariadb" else connection.dialect.name
-        for sample in _SAMPLES:
-            found = connection.execute(select(dialect.hash_of(literal(sample, LargeBinary())))).scalar_one()
-            if found != hash_key(name, sample):
-                raise UsageError(
-                    "this release of the database hashes keys otherwise than txbridge expects, so messages could pass "
-                    "each other: leave out `outbox`, and report it"
-                )
-        self._dialect = name
-
-    def lane_of(self, key: bytes, lanes: int) -> int:
-        return hash_key(self._dialect, key) % lanes
 
     def require_direct(self, connection: Connection, message: MessageExt, known: Known) -> None:
         """Return once the message may go directly. Raises StoreInsteadError if it has to be stored.
@@ -157,13 +129,12 @@ class SqlForwarding(Forwarding):
             )
         if not keys_of(message):
             return
-        lane = message.half_partition
-        row = ask(connection, self._question, {"key": message.key, "lane": lane, "first": known.first}).one()
-        number, of_key, lowest, *last = tuple(row)
+        row = ask(connection, self._question, {"key": message.key, "first": known.first}).one()
+        number, of_key, lowest = tuple(row)
         self._learn(connection, known, lowest)
         if of_key or number == _MOST_ROWS or (number and len(message.messages) > 1):
             raise StoreInsteadError
-        ends = self.settle_ends(lane, None if last[0] is None else (last[0], last[1], last[2]))
+        ends = self.settle_ends()
         if ends:
             self._wait_for(ends, _SETTLE_S)
             if not all(end.done() and end.exception() is None for end in ends):
@@ -197,45 +168,3 @@ class SqlForwarding(Forwarding):
             open_ends = [EarlierEnd(self.group, *half) for half in self.list_open(keys_of(one))]
             rows.append(row_after(one, open_ends))
         self._outbox.write_rows(connection, rows)
-
-
-def hash_key(dialect: str, key: bytes) -> int:
-    """What `OutboxDialect.hash_of` returns for this key in a column of bytes, on a database of this name.
-
-    A client that sends directly chooses the half partition of this number before it asks the database anything.
-    """
-    if dialect == "postgresql":
-        return hash_like_postgres(key.hex().encode()) & _31_BITS
-    return 0 if dialect == "sqlite" else zlib.crc32(key) & _31_BITS
-
-
-def hash_like_postgres(data: bytes) -> int:
-    """PostgreSQL's `hash_any`, which is `hashtext` without its sign: Bob Jenkins' lookup3, a little changed."""
-    a = b = c = (0x9E3779B9 + len(data) + 3923095) & _32_BITS
-    whole = len(data) // 12 * 12
-    for at in range(0, whole, 12):
-        a = (a + int.from_bytes(data[at : at + 4], "little")) & _32_BITS
-        b = (b + int.from_bytes(data[at + 4 : at + 8], "little")) & _32_BITS
-        c = (c + int.from_bytes(data[at + 8 : at + 12], "little")) & _32_BITS
-        a, c = (a - c ^ _turn(c, 4)) & _32_BITS, c + b & _32_BITS
-        b, a = (b - a ^ _turn(a, 6)) & _32_BITS, a + c & _32_BITS
-        c, b = (c - b ^ _turn(b, 8)) & _32_BITS, b + a & _32_BITS
-        a, c = (a - c ^ _turn(c, 16)) & _32_BITS, c + b & _32_BITS
-        b, a = (b - a ^ _turn(a, 19)) & _32_BITS, a + c & _32_BITS
-        c, b = (c - b ^ _turn(b, 4)) & _32_BITS, b + a & _32_BITS
-    rest = data[whole:]
-    a = a + int.from_bytes(rest[:4], "little") & _32_BITS
-    b = b + int.from_bytes(rest[4:8], "little") & _32_BITS
-    # The lowest byte of c is kept for the length.
-    c = c + (int.from_bytes(rest[8:], "little") << 8) & _32_BITS
-    c = (c ^ b) - _turn(b, 14) & _32_BITS
-    a = (a ^ c) - _turn(c, 11) & _32_BITS
-    b = (b ^ a) - _turn(a, 25) & _32_BITS
-    c = (c ^ b) - _turn(b, 16) & _32_BITS
-    a = (a ^ c) - _turn(c, 4) & _32_BITS
-    b = (b ^ a) - _turn(a, 14) & _32_BITS
-    return (c ^ b) - _turn(b, 24) & _32_BITS
-
-
-def _turn(number: int, bits: int) -> int:
-    return (number << bits | number >> 32 - bits) & _32_BITS

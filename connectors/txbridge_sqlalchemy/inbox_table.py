@@ -14,7 +14,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from txbridge.client.barrier_purge import PURGE_BATCH
 from txbridge.client.message import now_ms
-from txbridge.core.names import HALF_COORDINATES, UNIQ_KEY, is_transaction_id
+from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, UNIQ_KEY, is_transaction_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.row import Row
 from txbridge_sqlalchemy.table import SqlPurgedTable, ddl_of
@@ -126,11 +126,12 @@ def _read(record: Any, name: str) -> Any:
 
 def _ours(headers: Iterable[tuple[str, bytes | None]]) -> RecordName | None:
     """The name of a record that txbridge delivered, else None. Others may have one of these headers by chance."""
-    values: dict[str, list[bytes | None]] = {UNIQ_KEY: [], HALF_COORDINATES: [], _MESSAGE: []}
+    values: dict[str, list[bytes | None]] = {name: [] for name in (UNIQ_KEY, HALF_COORDINATES, OUTBOX_BATCH, _MESSAGE)}
     for name, value in headers:
         if name in values:
             values[name].append(value)
-    if len(values[UNIQ_KEY]) != 1 or len(values[HALF_COORDINATES]) != 1:
+    # By a worker, or by a relay.
+    if len(values[UNIQ_KEY]) != 1 or len(values[HALF_COORDINATES]) + len(values[OUTBOX_BATCH]) != 1:
         return None
     transaction_id = _text(values[UNIQ_KEY][0])
     if not is_transaction_id(transaction_id):

@@ -1,4 +1,4 @@
-"""The parts of an outbox's statements that each database says its own way: order of rows, and locks of lanes."""
+"""The parts of an outbox's statements that each database says its own way: order of rows, and the relay's lock."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from sqlalchemy import (
     ColumnElement,
     Date,
     DateTime,
-    Delete,
     Executable,
     Integer,
-    LargeBinary,
     Select,
     Table,
+    Text,
     bindparam,
     case,
     cast,
     column,
-    delete,
     func,
     literal_column,
     select,
     text,
+    tuple_,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
@@ -37,7 +36,6 @@ from txbridge_sqlalchemy.outbox_table import OutboxTable
 
 #: Above the keys that applications choose for advisory locks of their own: the letters "tx".
 _LOCK_SPACE = 0x7478 << 48
-_LANES_BITS = 16
 #: Below every id that a sequence draws.
 LOWEST = -(2**63)
 
@@ -55,10 +53,14 @@ class GateStatements(NamedTuple):
 class OutboxDialect(ABC):
     """The parts of a relay's statements that differ from database to database, as standard SQL says them."""
 
-    #: Whether relays share the lanes. Where not, there is one lane.
+    #: Whether a session can have a lock that ends with it.
     has_locks = True
+    #: Whether DELETE can return values of the deleted rows.
+    has_returning = True
+    #: Whether one statement can change several tables.
+    has_changing_ctes = False
 
-    def gate(self, _place: Column[Any], _lanes: Table) -> GateStatements | None:
+    def gate(self, _place: Column[Any], _state: Table) -> GateStatements | None:
         """The statements of a gate for the column that gives the order. None if the database cannot say it."""
         return None
 
@@ -66,9 +68,11 @@ class OutboxDialect(ABC):
         """Conditions without a gate: rows that no running transaction could precede, as far as the database knows."""
         return []
 
-    @abstractmethod
-    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """A number from 0 to 2**31 - 1 for a value of this column; NULL for NULL."""
+    def witness_of(self, _described: OutboxTable, _table: Table) -> ColumnElement[int]:
+        """A number that another row with the same id does not have, as far as the table says it; else 0."""
+        column = None if _described.created_at is None else _table.c[_described.created_at]
+        is_number = column is not None and isinstance(column.type, Integer)
+        return column if column is not None and is_number else literal_column("0", BigInteger)
 
     def size_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Bytes of a value of this column."""
@@ -82,23 +86,31 @@ class OutboxDialect(ABC):
         """What rows are sorted by whose ids do not grow, ascending. Raises UsageError if the database cannot tell."""
         raise UsageError(
             f"the column {described.id} of {described.name} is no number, so it does not say in which order the rows "
-            "were written: give `order` a column that does"
+            "were written: give `order` a column that does, with another value for each row, such as BIGINT "
+            "AUTO_INCREMENT"
         )
 
     @abstractmethod
-    def try_lock(self, lanes: Table) -> Executable:
-        """Lock `:lane` for this session if no other one has it; 1 or true if it was free."""
+    def try_lock(self, state: Table) -> Executable:
+        """Take the relay's lock for this session if no other one has it; 1 or true if this one has it now."""
 
     @abstractmethod
-    def unlock(self, lanes: Table) -> Executable:
-        """Unlock `:lane`."""
+    def session_id(self) -> Executable:
+        """The number of this session, which a pooler may exchange for another one."""
 
-    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
-        """Delete the rows whose ids are in the list `:ids`."""
-        return delete(table).where(row_id.in_(bindparam("ids", expanding=True)))
+    def is_listed(self, row_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether an id is in the list `:ids`."""
+        return row_id.in_(bindparam("ids", expanding=True))
+
+    def is_pair_listed(self, topic: ColumnElement[Any], key: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether topic and key are a pair of `pair_parameters`."""
+        return tuple_(topic, key).in_(bindparam("pairs", expanding=True))
+
+    def pair_parameters(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {"pairs": pairs}
 
     def list_parameters(self, ids: list[Any]) -> dict[str, Any] | list[dict[str, Any]]:
-        """The parameters of `delete_rows`. A list of them executes it for each."""
+        """The parameters of a statement with `is_listed` that changes rows. A list of them executes it for each."""
         return {"ids": ids}
 
 
@@ -107,12 +119,12 @@ def dialect_of(dialect: Dialect) -> OutboxDialect:
     if dialect.name not in _DIALECTS:
         raise UsageError(
             f"a relay works with PostgreSQL, MySQL, MariaDB and SQLite, not with {dialect.name}: it has to know how "
-            "this database locks a lane and orders its rows"
+            "this database orders its rows"
         )
     return _DIALECTS[dialect.name]
 
 
-# A relay's transaction writes to the table of lanes before it deletes the rows of a batch, and adds none. An INSERT
+# A relay's transaction writes to the table of its state before it deletes the rows of a batch, and adds none. An INSERT
 # into a partition, or a table that inherits, may lock only that one.
 _WRITERS = """
     ARRAY(
@@ -129,7 +141,7 @@ _WRITERS = """
                 SELECT one FROM tree
             )
         )
-            AND NOT bool_or(relation = CAST(:lanes AS regclass))
+            AND NOT bool_or(relation = CAST(:state AS regclass))
     )
 """
 # A session draws the values of a CACHE ahead, and the application those of a sequence that belongs to no column.
@@ -149,12 +161,14 @@ _NOT_RUNNING: ColumnElement[bool] = literal_column(
 class _Postgres(OutboxDialect):
     """Reads rows up to a gate, in the order of a column that grows."""
 
-    def gate(self, place: Column[Any], lanes: Table) -> GateStatements | None:
+    has_changing_ctes = True
+
+    def gate(self, place: Column[Any], state: Table) -> GateStatements | None:
         if place.nullable:  # no bound would hold for null
             return None
         name_of = postgresql.dialect().identifier_preparer.format_table  # type: ignore[no-untyped-call]
         rows = name_of(place.table)
-        writers = text(_WRITERS).bindparams(rows=rows, lanes=name_of(lanes))
+        writers = text(_WRITERS).bindparams(rows=rows, state=name_of(state))
         # As a CTE, which is read before the locks.
         drawn = _DRAWN.bindparams(rows=rows, place=place.name).columns(column("last_value")).cte("drawn")
         # Not max(), which some types lack.
@@ -183,65 +197,62 @@ class _Postgres(OutboxDialect):
         ms = cast(func.round(func.date_part("epoch", column) * 1000), BigInteger)
         return case((column.is_(None), None), (func.isfinite(column), ms), else_=-1)
 
-    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        text_of_it = (
-            func.encode(column, "hex") if isinstance(column.type, LargeBinary) else cast(column, postgresql.TEXT)
-        )
-        return func.hashtext(text_of_it).op("&")(literal_column("2147483647"))
+    def witness_of(self, _described: OutboxTable, _table: Table) -> ColumnElement[int]:
+        # The row's transaction.
+        return cast(cast(literal_column("xmin"), postgresql.TEXT), BigInteger)
 
-    def try_lock(self, lanes: Table) -> Executable:
-        return self._call(func.pg_try_advisory_lock, lanes)
-
-    def unlock(self, lanes: Table) -> Executable:
-        return self._call(func.pg_advisory_unlock, lanes)
-
-    def _call(self, function: Any, lanes: Table) -> Executable:
+    def try_lock(self, state: Table) -> Executable:
         # The number of the table tells apart tables of one name in several schemas.
-        table = cast(literal_column("tableoid"), BigInteger).op("<<")(literal_column(str(_LANES_BITS)))
-        return select(function(literal_column(str(_LOCK_SPACE), BigInteger) + table + lanes.c.lane)).where(
-            lanes.c.lane == bindparam("lane")
-        )
+        key = literal_column(str(_LOCK_SPACE), BigInteger) + cast(literal_column("tableoid"), BigInteger)
+        return select(func.pg_try_advisory_lock(key)).select_from(state)
 
-    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
+    def session_id(self) -> Executable:
+        return select(func.pg_backend_pid())
+
+    def is_listed(self, row_id: ColumnElement[Any]) -> ColumnElement[bool]:
         if isinstance(row_id.type, NullType):
             # A type that SQLAlchemy does not know: it cannot name the array's.
-            return super().delete_rows(table, row_id)
+            return super().is_listed(row_id)
         # One array instead of a parameter for each row, which would take longer to make than all the rest.
-        return delete(table).where(row_id == func.any(bindparam("ids", type_=postgresql.ARRAY(row_id.type))))
+        return row_id == func.any(bindparam("ids", type_=postgresql.ARRAY(row_id.type)))
+
+    def is_pair_listed(self, topic: ColumnElement[Any], key: ColumnElement[Any]) -> ColumnElement[bool]:
+        # PostgreSQL nests a list of pairs as deeply as it is long, and has no stack for 10,000.
+        topics = bindparam("pair_topics", type_=postgresql.ARRAY(Text()))
+        keys = bindparam("pair_keys", type_=postgresql.ARRAY(key.type))
+        return tuple_(topic, key).in_(select(func.unnest(topics), func.unnest(keys)))
+
+    def pair_parameters(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {"pair_topics": [topic for topic, _ in pairs], "pair_keys": [key for _, key in pairs]}
 
 
 class _MySql(OutboxDialect):
     """Named locks of the server, whose names have at most 64 characters."""
 
-    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        return func.crc32(column).op("&")(literal_column("2147483647"))
+    has_returning = False
 
-    def try_lock(self, lanes: Table) -> Executable:
-        return select(func.get_lock(self._name(lanes), 0))
-
-    def unlock(self, lanes: Table) -> Executable:
-        return select(func.release_lock(self._name(lanes)))
-
-    def _name(self, lanes: Table) -> ColumnElement[str]:
+    def try_lock(self, state: Table) -> Executable:
         # Locks belong to the server, tables to a database.
-        database = func.database() if lanes.schema is None else lanes.schema
-        table = func.md5(func.concat(database, ".", lanes.name))
-        return func.concat("txbridge:", table, ":", bindparam("lane", type_=Integer))
+        database = func.database() if state.schema is None else state.schema
+        return select(func.get_lock(func.concat("txbridge:", func.md5(func.concat(database, ".", state.name))), 0))
 
-    def delete_rows(self, table: Table, row_id: ColumnElement[Any]) -> Delete:
-        """Delete one row.
+    def session_id(self) -> Executable:
+        return select(func.connection_id())
+
+    def is_listed(self, row_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether it is one id.
 
         InnoDB locks each row that a DELETE reads. Of many ids it reads the whole table, also with FORCE INDEX, and so
-        waits for every open transaction that has added rows, and for the other lanes.
+        waits for every open transaction that has added rows.
         """
-        return delete(table).where(row_id == bindparam("ids"))
+        return row_id == bindparam("ids")
 
     def list_parameters(self, ids: list[Any]) -> dict[str, Any] | list[dict[str, Any]]:
         return [{"ids": one} for one in ids]
 
 
 class _SqLite(OutboxDialect):
-    """One lane and no lock: writers follow one another, and two relays only get into each other's way."""
+    """No lock: writers follow one another, and two relays only get into each other's way."""
 
     has_locks = False
 
@@ -252,14 +263,11 @@ class _SqLite(OutboxDialect):
     def insertion_order(self, _: OutboxTable) -> list[ColumnElement[Any]]:
         return [literal_column("rowid")]
 
-    def hash_of(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        return case((column.is_(None), None), else_=0)
+    def try_lock(self, state: Table) -> Executable:
+        return select(literal_column("1")).select_from(state)
 
-    def try_lock(self, lanes: Table) -> Executable:
-        return select(lanes.c.lane + 1).where(lanes.c.lane == bindparam("lane"))
-
-    def unlock(self, lanes: Table) -> Executable:
-        return self.try_lock(lanes)
+    def session_id(self) -> Executable:
+        return select(literal_column("1"))
 
 
 _DIALECTS: dict[str, OutboxDialect] = {

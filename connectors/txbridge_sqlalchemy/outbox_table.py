@@ -1,4 +1,4 @@
-"""The outbox: a table of messages that a relay sends, and the table of the relays' lanes beside it."""
+"""The outbox: a table of messages that a relay sends, and the table of the relay's state beside it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Self
 
-from sqlalchemy import BigInteger, Column, Engine, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Engine, Index, Integer, LargeBinary, MetaData, String, Table, Text, text
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
+from sqlalchemy.sql.elements import quoted_name
 from sqlalchemy.sql.schema import SchemaConst
 
 from txbridge_sqlalchemy.table import ddl_of
@@ -33,6 +34,14 @@ outbox = Table(
     Column("timestamp", BigInteger),
     Column("deliver_at", BigInteger),
     Column("created_at", BigInteger, nullable=False),
+    # A million rows that are not due cost the others nothing.
+    Index(
+        "txbridge_outbox_due",
+        "deliver_at",
+        "id",
+        postgresql_where=text("deliver_at IS NOT NULL"),
+        sqlite_where=text("deliver_at IS NOT NULL"),
+    ),
     # SQLite must not give the number of a deleted row again, which a relay may still have in mind.
     sqlite_autoincrement=True,
 )
@@ -62,8 +71,11 @@ class OutboxTable:
         created_at: The column of the time at which a row was written (ms, or a time), or None. Metrics show the age of
             the oldest row.
         order: The column by whose values rows are delivered. It must grow from row to row, be NOT NULL, and should have
-            an index. None takes the id if it is a number. If not, docs/outbox.md has the order.
-        where: A condition in SQL for the rows that are to be sent, such as `published_at IS NULL`; None for all.
+            an index. Rows with one value come in the order of their INSERTs. None takes the id if it is a number. If
+            not, docs/outbox.md has the order.
+        where: A condition in SQL for the rows that are to be sent, such as `kind <> 'draft'`; None for all.
+        mark: The column that says of a row that it was sent, and is NULL before. Then rows are kept, and this column is
+            set to the time, or to true. None: rows that were sent are deleted.
 
     """
 
@@ -81,6 +93,7 @@ class OutboxTable:
     created_at: str | None = None
     order: str | None = None
     where: str | None = None
+    mark: str | None = None
 
     @classmethod
     def for_txbridge(cls, name: str = outbox.name, schema: str | None = None) -> Self:
@@ -104,23 +117,22 @@ class OutboxTable:
         name: str = "outboxevent",
         schema: str | None = None,
         *,
+        topic: str = "outbox.event.{aggregatetype}",
+        id: str = "id",  # noqa: A002  the field's name
+        key: str = "aggregateid",
+        value: str = "payload",
         order: str | None = None,
         header_columns: Mapping[str, str] | None = None,
     ) -> Self:
         """A table as Debezium's EventRouter expects it, with the records that it makes by default.
 
-        It has the columns `id`, `aggregatetype`, `aggregateid`, `type` and `payload`. The topic is
-        `outbox.event.<aggregatetype>`, the key `aggregateid`, and the value `payload` as text. The header `id` has the
-        id. `header_columns` adds what `table.fields.additional.placement` has added, such as `{"eventType": "type"}`.
+        It has the columns `id`, `aggregatetype`, `aggregateid`, `type` and `payload`; the arguments give others. The
+        header `id` has the id, and the value is `payload` as text. `header_columns` adds what
+        `table.fields.additional.placement` has added, such as `{"eventType": "type"}`.
         """
+        headers = {"id": id, **(header_columns or {})}
         return cls(
-            name=name,
-            schema=schema,
-            topic="outbox.event.{aggregatetype}",
-            key="aggregateid",
-            value="payload",
-            header_columns={"id": "id", **(header_columns or {})},
-            order=order,
+            name=name, schema=schema, topic=topic, id=id, key=key, value=value, header_columns=headers, order=order
         )
 
     @property
@@ -135,13 +147,13 @@ class OutboxTable:
 
     @property
     def metadata(self) -> MetaData:
-        """What `create_outbox` creates, for a migration tool. Of a table of the application only the lanes."""
+        """What `create_outbox` creates, for a migration tool. Beside a table of the application only the state."""
         return _metadata_of(self.name, self.schema, self.is_ours)
 
     @property
-    def lanes(self) -> Table:
-        """The table of the relays' lanes beside this one: which batch of each lane was the last."""
-        return next(table for table in self.metadata.sorted_tables if table.name == _lanes_name(self.name))
+    def state(self) -> Table:
+        """The table of the relay's state beside this one: who works, and which batch was the last."""
+        return next(table for table in self.metadata.sorted_tables if table.name == _state_name(self.name))
 
     @property
     def rows(self) -> Table:
@@ -149,37 +161,46 @@ class OutboxTable:
         return next(table for table in self.metadata.sorted_tables if table.name == self.name)
 
 
-def _lanes_name(name: str) -> str:
-    return f"{name}_lanes"
+def _state_name(name: str) -> str:
+    return f"{name}_relay"
 
 
 @cache
 def _metadata_of(name: str, schema: str | None, is_ours: bool) -> MetaData:
     made = outbox_metadata if (name, schema, is_ours) == (outbox.name, None, True) else MetaData()
     if is_ours and made is not outbox_metadata:
-        outbox.to_metadata(made, name=name, schema=schema or SchemaConst.RETAIN_SCHEMA)
+        copied = outbox.to_metadata(made, name=name, schema=schema or SchemaConst.RETAIN_SCHEMA)
+        for index in copied.indexes:
+            index.name = quoted_name(f"{name}_due", None)
     Table(
-        _lanes_name(name),
+        _state_name(name),
         made,
-        Column("lane", Integer, primary_key=True, autoincrement=False),
-        # Of the last batch. Null before the first one.
-        Column("transaction_id", String(32)),
-        Column("half_partition", Integer),
-        Column("half_offset", BigInteger),
+        # Always 1: there is one row.
+        Column("id", Integer, primary_key=True, autoincrement=False),
+        # 64 random bits. A copy of the database needs one of its own.
+        Column("identity", String(16), nullable=False),
+        # The relay that works. Null: it has ended, and all rows that it has sent are deleted.
+        Column("owner", String(32)),
+        # The last batch whose rows are deleted.
+        Column("batch", BigInteger, nullable=False),
+        # From where the progress names the batches behind it, in Kafka.
+        Column("topic_id", String(32)),
+        Column("partition", Integer),
+        Column("position", BigInteger),
         schema=schema,
     )
     return made
 
 
-#: The outbox of txbridge, whose lanes are in `outbox_metadata` from the start.
+#: The outbox of txbridge, whose relay's state is in `outbox_metadata` from the start.
 OUR_OUTBOX = OutboxTable.for_txbridge()
-outbox_lanes = OUR_OUTBOX.lanes
+outbox_state = OUR_OUTBOX.state
 
 
 def create_outbox(engine: Engine, table: OutboxTable = OUR_OUTBOX) -> None:
-    """Create `txbridge_outbox` and `txbridge_outbox_lanes`, unless they exist.
+    """Create `txbridge_outbox` and `txbridge_outbox_relay`, unless they exist.
 
-    Beside a table of the application, given as `table`, only the table of the lanes is created.
+    Beside a table of the application, given as `table`, only the table of the relay's state is created.
     """
     table.metadata.create_all(engine)
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from txbridge import Committed, MessageExt
-from txbridge.client.answers import G
+from txbridge.client.answers import G, Stage
 from txbridge.client.barrier import (
     BARRIER_ROW,
     COMMITTED,
@@ -23,7 +23,6 @@ from txbridge.client.barrier import (
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, commit_of
 from txbridge.client.coroutines import require_arguments, require_plain
-from txbridge.client.course import Stage
 from txbridge.client.listener import LocalTransaction
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError

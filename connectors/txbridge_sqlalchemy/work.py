@@ -19,9 +19,9 @@ from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransactio
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
+from txbridge.client.answers import Course, Stage
 from txbridge.client.barrier import is_in_transaction
 from txbridge.client.barrier_listener import LostTransactionError, RowDecidesError
-from txbridge.client.course import Course, Stage
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.hidden_transaction import outlives_commit, refuse_autocommit
 from txbridge_sqlalchemy.row import Row

@@ -33,6 +33,7 @@ from tests.bench.outbox.shop import SETTINGS, new_shop
 from tests.bench.reader_process import BenchProcess
 from tests.support.harness import Bridge
 from tests.support.postgres import Postgres
+from tests.support.relays import make_progress
 from tests.support.rocketmq_door import Door, GrpcClient
 from txbridge.embedded import EmbeddedKafka
 
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         create_table(engine := create_engine(shop.url))
         create_outbox(engine)
         bridge = enter(Bridge(shop.servers, "bench soak", partitions=2))
-        worker, relay = Worker(bridge, Settings()), RelayProgram(shop, bridge)
+        make_progress(shop.servers, bridge.namespace)
+        worker, relay = Worker(bridge, Settings()), RelayProgram(shop, bridge.namespace)
         for program in (worker, relay):
             program.start()
             stack.callback(program.stop)

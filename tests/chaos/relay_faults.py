@@ -11,11 +11,12 @@ from tests.support.relays import RELAY_POINTS
 
 Fault = Callable[[RelayRun], None]
 
-#: At which passage of a point a relay fails: other lanes are in the middle of their batches then.
+#: At which passage of a step a relay fails: it has sent some batches then.
 _PASSAGE = 5
-#: Longer than every session and check interval of the run, and than the client's time for a half message.
-LONG_PAUSE_S = 35.0
-#: Long enough for another relay to send the same rows, and too short for a check, which comes after 3 s.
+#: The steps of a batch. A relay passes the others once.
+_STEPS = tuple(f"{point.partition('@')[0]}@{_PASSAGE}" for point in RELAY_POINTS[3:])
+#: Longer than every time-out of the database's sessions and of Kafka's transactions.
+LONG_PAUSE_S = 25.0
 SHORT_PAUSE_S = 2.5
 
 
@@ -28,8 +29,8 @@ def kill_at(point: str) -> Fault:
     """A relay kills itself at this point."""
 
     def fault(run: RelayRun) -> None:
-        relay = run.add_relay(f"{point}@{_PASSAGE}")
-        run.hand_lanes_to(relay, lambda: relay.is_killed)
+        relay = run.add_relay(point)
+        run.let_work(relay, lambda: relay.is_killed)
 
     return _named(f"kill -9 at {point}", fault)
 
@@ -38,8 +39,8 @@ def end_sessions_at(point: str) -> Fault:
     """PostgreSQL ends all sessions of a relay at this point, and it goes on."""
 
     def fault(run: RelayRun) -> None:
-        relay = run.add_relay(f"{point}@{_PASSAGE}/SIGSTOP")
-        run.hand_lanes_to(relay, lambda: relay.is_stopped)
+        relay = run.add_relay(f"{point}/SIGSTOP")
+        run.let_work(relay, lambda: relay.is_stopped)
         run.end_sessions(relay.name)
         relay.go_on()
         run.replace_oldest(relay)
@@ -48,15 +49,12 @@ def end_sessions_at(point: str) -> Fault:
 
 
 def pause_at(point: str, seconds: float) -> Fault:
-    """A relay stands still at this point. It loses its lanes, and keeps the session of its local transaction.
-
-    So it sends its DELETE when it goes on, or its COMMIT.
-    """
+    """The owner stands still at this point, loses its lock while another one works, and goes on."""
 
     def fault(run: RelayRun) -> None:
-        relay = run.add_relay(f"{point}@{_PASSAGE}/SIGSTOP")
-        run.hand_lanes_to(relay, lambda: relay.is_stopped)
-        run.end_sessions(relay.name, with_lanes=True)
+        relay = run.add_relay(f"{point}/SIGSTOP")
+        run.let_work(relay, lambda: relay.is_stopped)
+        run.end_sessions(relay.name)
         time.sleep(seconds)
         relay.go_on()
         run.replace_oldest(relay)
@@ -92,22 +90,35 @@ def database_crashes(run: RelayRun) -> None:
     run.postgres.start()
 
 
+def prepared_transaction_is_orphaned(run: RelayRun) -> None:
+    """A prepared transaction holds rows back while a relay is killed. Somebody commits it later."""
+    commit = run.prepare_orders()
+    time.sleep(2)
+    run.kill_relay()
+    time.sleep(2)
+    commit()
+
+
+#: Where most depends on what comes next: the batch is open, is visible, and its rows are about to go.
+_WORST = tuple(f"{point}@{_PASSAGE}" for point in ("commit.flushed", "commit.committed", "relay.confirming"))
+
 FAULTS: tuple[Fault, ...] = (
-    *(kill_at(point) for point in RELAY_POINTS),
+    *(kill_at(point) for point in (*RELAY_POINTS[:3], *_STEPS)),
     kill_again_and_again,
-    pause_at("relay.half_stored", SHORT_PAUSE_S),
+    *(pause_at(point, SHORT_PAUSE_S) for point in _WORST),
     end_sessions_at_random,
-    *(end_sessions_at(point) for point in RELAY_POINTS),
+    *(end_sessions_at(point) for point in _WORST),
     kafka_is_away,
     database_crashes,
-    pause_at("relay.half_stored", LONG_PAUSE_S),
+    prepared_transaction_is_orphaned,
+    *(pause_at(point, LONG_PAUSE_S) for point in _WORST[::2]),
     kafka_is_away,
-    pause_at("relay.deleted", LONG_PAUSE_S),
     kill_again_and_again,
 )
 #: One of each kind that takes some seconds.
 SHORT: tuple[Fault, ...] = (
-    kill_at("relay.deleted"),
-    pause_at("relay.half_stored", SHORT_PAUSE_S),
+    kill_at(f"commit.committed@{_PASSAGE}"),
+    pause_at(f"commit.flushed@{_PASSAGE}", SHORT_PAUSE_S),
     end_sessions_at_random,
+    prepared_transaction_is_orphaned,
 )

@@ -18,11 +18,8 @@ from typing import NamedTuple
 
 from sqlalchemy import BigInteger, Column, Connection, LargeBinary, MetaData, Table, insert, make_url, text
 from sqlalchemy.exc import DBAPIError
-from txbridge_audit import run_audit
-from txbridge_audit.audit import AuditEngine
 from txbridge_sqlalchemy import Outbox
 
-from tests.chaos.checker import unfinished
 from tests.support.harness import Bridge, eventually
 from tests.support.postgres import Postgres
 from tests.support.relays import make_outbox, relaying, rows_left
@@ -30,21 +27,23 @@ from tests.support.stopped import is_stopped
 from txbridge import Message
 from txbridge.embedded import EmbeddedKafka
 
-LANES, _PARTITIONS = 3, 4
+_PARTITIONS = 4
 _WRITERS, _KEYS = 2, 7
 #: Most orders of a transaction.
 _MOST = 20
-#: Of ten transactions one is rolled back, and two pairs are open at the same time.
-_ROLLED_BACK, _OVERLAPPING = 0.1, 0.3
+#: Of ten transactions one is rolled back, one has a savepoint that is, and two pairs are open at the same time.
+_ROLLED_BACK, _SAVEPOINT, _OVERLAPPING = 0.1, 0.2, 0.4
 #: An application whose database is away tries again after this time (s).
 _RETRY_S = 0.2
-#: A relay that has lost its lanes asks for them again every second. So the one that shall get them does, after some
-#: attempts (s).
-_LANES_S, _LANES_TIMEOUT_S = 1.5, 60.0
+#: A relay that stands by asks for the outbox every second; one that is paused loses it after 10 s of silence.
+_OUTBOX_TIMEOUT_S = 60.0
 #: Everything has to be visible this long after the last fault (s).
 _SETTLE_S = 120.0
 #: Share of the numbers that are committed orders, at least: some are rolled back, others met a database that was away.
 _FEWEST = 0.6
+
+#: The first number in the prepared transaction.
+_PREPARED = 10**12
 
 _tables = MetaData()
 _orders = Table(
@@ -106,7 +105,12 @@ class _Writer(threading.Thread):
             self._add_orders(one)
             if chosen < _ROLLED_BACK:
                 raise _RolledBackError
-            if chosen < _OVERLAPPING:
+            if chosen < _SAVEPOINT:
+                savepoint = one.begin_nested()
+                self._add_orders(one)
+                savepoint.rollback()
+                self._add_orders(one)
+            elif chosen < _OVERLAPPING:
                 # Its rows have higher ids, perhaps of the same keys, and are committed first.
                 with engine.begin() as other:
                     self._add_orders(other)
@@ -121,11 +125,11 @@ class _Writer(threading.Thread):
 
 
 class RelayRun:
-    """Two relays, a worker, an application and its servers."""
+    """Two relays, an application and its servers. There is no worker."""
 
     def __init__(self, kafka: EmbeddedKafka, bridge: Bridge, stack: ExitStack) -> None:
         self.kafka, self.bridge, self._stack = kafka, bridge, stack
-        self.postgres = stack.enter_context(Postgres())
+        self.postgres = stack.enter_context(Postgres(max_prepared_transactions="5"))
         self.engine = make_outbox(self.postgres.url)
         stack.callback(self.engine.dispose)
         _tables.create_all(self.engine)
@@ -135,14 +139,6 @@ class RelayRun:
         stack.callback(self.abandoned.set)
         self._started = 0
         self.relays: list[RelayProcess] = []
-        bridge.worker(
-            wait=LANES,
-            session_timeout=6_000,
-            commit_timeout=5_000,
-            transaction_timeout=3_000,
-            transaction_check_interval=3_000,
-            transaction_check_max=100,
-        )
         self.add_relay()
         self.add_relay()
 
@@ -182,29 +178,44 @@ class RelayRun:
         self.relays.append(relay)
         self.relays.pop(0).process.kill()
 
-    def end_sessions(self, name: str, *, at_most: int = 100, with_lanes: bool = False) -> None:
-        """End sessions of relays whose names match, perhaps only those that hold lanes."""
-        self._sessions("pg_terminate_backend(pid)", name, at_most, with_lanes=with_lanes)
+    def end_sessions(self, name: str, at_most: int = 100) -> None:
+        """End sessions of relays whose names match."""
+        self._sessions("pg_terminate_backend(pid)", name, at_most)
 
-    def hand_lanes_to(self, relay: RelayProcess, is_done: Callable[[], bool]) -> None:
-        """End the sessions of all others until this one has got lanes, and has come to its fault point."""
-        deadline = time.monotonic() + _LANES_TIMEOUT_S
-        while not is_done():
-            assert time.monotonic() < deadline, f"{relay.name} did not come to its fault point"
+    def let_work(self, relay: RelayProcess, is_done: Callable[[], bool]) -> None:
+        """Have this one work until it has come to its fault point, while all others are paused. Then they go on."""
+        for other in self.relays:
+            other.process.send_signal(signal.SIGSTOP)
+            self.end_sessions(other.name)
+        try:
+            eventually(is_done, _OUTBOX_TIMEOUT_S, f"{relay.name} did not come to its fault point")
+        finally:
             for other in self.relays:
-                self.end_sessions(other.name, with_lanes=True)
-            until = time.monotonic() + _LANES_S
-            while time.monotonic() < until and not is_done():
-                time.sleep(0.02)
+                other.go_on()
+
+    def prepare_orders(self) -> Callable[[], None]:
+        """Orders in a prepared transaction that nobody ends. Returns a function that commits it."""
+        by_hand = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with by_hand.connect() as connection:
+            connection.exec_driver_sql("BEGIN")
+            numbers = range(_PREPARED, _PREPARED + 5)
+            connection.execute(_ORDER, [{"number": number, "key": b"prepared"} for number in numbers])
+            Outbox().add(connection, *(Message(self.topic, b"%d" % number, b"prepared") for number in numbers))
+            connection.exec_driver_sql("PREPARE TRANSACTION 'orphan'")
+
+        def commit() -> None:
+            with by_hand.connect() as connection:
+                connection.exec_driver_sql("COMMIT PREPARED 'orphan'")
+
+        return commit
 
     def committed(self) -> dict[int, bytes]:
         """The keys of all orders, by their numbers."""
         with self.engine.connect() as connection:
             return {row.number: bytes(row.key) for row in connection.execute(_orders.select())}
 
-    def _sessions(self, what: str, name: str, at_most: int = 100, *, with_lanes: bool = False) -> int:
-        lanes = "AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)" if with_lanes else ""
-        which = f"SELECT pid FROM pg_stat_activity WHERE application_name LIKE :name {lanes}"
+    def _sessions(self, what: str, name: str, at_most: int = 100) -> int:
+        which = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE :name"
         statement = text(f"SELECT {what} FROM ({which} ORDER BY random() LIMIT :most) AS found")
         with self.engine.connect() as connection:
             return connection.execute(statement, {"name": name, "most": at_most}).scalar() or 0
@@ -218,7 +229,7 @@ def run_relays(
     say: Callable[[str], None] = print,
 ) -> list[str]:
     """Let all faults happen under traffic, wait until everything has settled, and return what is wrong."""
-    with Bridge(kafka.bootstrap_servers, "relay chaos", partitions=LANES) as bridge, ExitStack() as stack:
+    with Bridge(kafka.bootstrap_servers, "relay chaos") as bridge, ExitStack() as stack:
         run = RelayRun(kafka, bridge, stack)
         writers = run.start_writers(rows, rate)
         for fault in faults:
@@ -229,26 +240,11 @@ def run_relays(
         for writer in writers:
             writer.join()
         eventually(lambda: rows_left(run.engine) == 0, _SETTLE_S, lambda: f"{rows_left(run.engine)} rows are left")
-        left = _wait_finished(bridge)
         committed = run.committed()
         assert len(committed) >= _FEWEST * rows
         seen = [(record.key(), int(record.value() or b"")) for record in bridge.read(run.topic)]
-        report = run_audit(bridge.bootstrap_servers, namespace=bridge.namespace, engine=AuditEngine.LOCAL)
-        say(f"{len(committed):,} orders, {len(seen):,} records, {report.transactions:,} transactions")
-        audited = [f"the audit: {number} times {kind}" for kind, number in report.violations.by_kind.items() if number]
-        return [*judge(committed, seen), *left, *audited]
-
-
-def _wait_finished(bridge: Bridge) -> list[str]:
-    """Wait until every half message is finished, by a check if need be, and return those that are not."""
-    halves = {
-        (message.partition() or 0, message.offset() or 0): str(dict(message.headers() or ())["UNIQ_KEY"])
-        for message in bridge.read(bridge.names.half)
-    }
-    deadline = time.monotonic() + _SETTLE_S
-    while (left := unfinished(halves, bridge.outcomes())) and time.monotonic() < deadline:
-        time.sleep(1)
-    return left
+        say(f"{len(committed):,} orders, {len(seen):,} records")
+        return judge(committed, seen)
 
 
 def judge(committed: Mapping[int, bytes], seen: Iterable[tuple[bytes | None, int]]) -> list[str]:

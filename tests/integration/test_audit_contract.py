@@ -7,17 +7,16 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
-from typing import Protocol
 
 import pytest
 from confluent_kafka.admin import NewTopic
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
-from txbridge_audit.audit import AuditEngine
 from txbridge_audit.cluster import plan
 from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.judge.selection import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant
+from tests.support.audit_engines import Audit, both_engines
 from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
 from tests.support.audit_terms import (
     ABSENT,
@@ -35,23 +34,7 @@ from tests.support.harness import eventually
 from tests.support.module_fixtures import module_kafka
 from txbridge.embedded import EmbeddedKafka
 
-
-class Audit(Protocol):
-    """An audit of a log by one of the engines."""
-
-    def __call__(self, log: KafkaLog, **more: object) -> AuditReport: ...
-
-
-@pytest.fixture(
-    params=[AuditEngine.LOCAL, pytest.param(AuditEngine.SPARK, marks=[pytest.mark.spark, pytest.mark.long])]
-)
-def audit(request: pytest.FixtureRequest) -> Audit:
-    if request.param is AuditEngine.SPARK:
-        session = request.getfixturevalue("spark")
-        return lambda log, **more: run_audit(log.servers, namespace=log.names.namespace, spark=session, **more)
-    return lambda log, **more: run_audit(log.servers, namespace=log.names.namespace, engine=request.param, **more)
-
-
+audit = both_engines()
 #: A cluster of its own, because half messages of other namespaces would explain phantoms.
 kafka = module_kafka()
 
@@ -309,7 +292,7 @@ def test_range_of_time_and_chosen_topics(kafka: EmbeddedKafka, audit: Audit, mon
     assert (until.transactions, until.delivered, until.fates["LEAKED"]) == (2, 1, 1)
     assert log.real(FORWARDED) not in until.cuts
     assert json.loads(until.to_json())["selection"] == {"since": None, "until": mark, "topics": [log.real(ORDERS)]}
-    with pytest.raises(CouldNotAuditError, match=r"no topic nowhere, and no half message names it: check --only-topic"):
+    with pytest.raises(CouldNotAuditError, match=r"no topic nowhere, and no message names it: check --only-topic"):
         audit(log, selection=AuditSelection(topics=frozenset({"nowhere"})))
     log.delete_records(log.names.half, PLAIN, new.offset)
     with pytest.raises(CouldNotAuditError, match=r"retention has left nothing before .*HALF_TOPIC/0.* a later --since"):

@@ -444,7 +444,7 @@ def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, name
     code, _, errors = run(command, tmp_path, variables)
     # The audit of a small topic needs none of them.
     own = {one: one for one in ("answer-checks", "demo", "rocketmq", "worker")}
-    extra = {**own, "dev": "worker", "doctor": "worker"}.get(command)
+    extra = {**own, "dev": "worker"}.get(command)
     if extra is not None:
         assert code == 2
         assert f"pip install 'txbridge[{extra}]'" in errors

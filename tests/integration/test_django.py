@@ -202,7 +202,6 @@ def test_p3_p4_a_relay_sends_the_outbox_of_a_project(bridge, environment):
     with engine.connect() as connection:
         orders = connection.execute(text("SELECT id, number FROM shop_order ORDER BY id")).all()
     assert len(orders) == 20
-    bridge.worker()
     with relaying(bridge, engine.url.render_as_string(hide_password=False)) as relay:
         eventually(lambda: len(bridge.visible(environment["SHOP_TOPIC"])) == 40, 60)
         end_gently(relay)

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -19,23 +21,30 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
+from txbridge_sqlalchemy import Outbox
 from typer.testing import CliRunner
 
 from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, FAST, Bridge, eventually, quiet
 from tests.support.listeners import Commits
 from tests.support.module_fixtures import module_kafka
+from tests.support.relays import make_outbox
 from txbridge import Message, TransactionProducer
 from txbridge.cli.app import app
 from txbridge.config.worker import WorkerSettings
+from txbridge.core.names import Names
 from txbridge.doctor import run as doctor_run
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Level
 from txbridge.doctor.run import examine
 from txbridge.kafka.acl import Role
+from txbridge.kafka.admin import KafkaCluster
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import PlanOptions
 
 DAY = 86_400_000
 EVERY = {
@@ -105,7 +114,7 @@ def test_a_healthy_namespace_has_nothing_to_do_and_exit_code_0(bridge: Bridge) -
         assert {one["level"] for one in found["findings"]} == {"ok", "note"}
         text = {one["check"]: one["text"] for one in found["findings"]}
         assert "1 broker (1 127.0.0.1:" in text["connection"]
-        assert text["versions"].startswith("the brokers have all that workers need; txbridge 0.1.0, Python 3.")
+        assert text["versions"].startswith("txbridge 0.1.0, Python 3.")
         assert text["topics"] == "the five internal topics and 1 of checks are as they must be, with 2 partitions"
         assert text["retention"].startswith("15 checks take 7m 36s, the greatest age is 3d; ")
         assert "keeps messages for 7d" in text["retention"]
@@ -199,6 +208,52 @@ def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bri
     assert f"`txbridge topics apply --namespace {bridge.namespace}` creates it" in output
 
 
+def test_a_shop_with_a_relay_alone_is_not_asked_for_what_workers_need(bridge: Bridge) -> None:
+    names = Names(f"{bridge.namespace}-alone")
+    alone = cast("Bridge", SimpleNamespace(bootstrap_servers=bridge.bootstrap_servers, namespace=names.namespace))
+    questions, cluster = Questions(Role.RELAY, relay=True), KafkaCluster(bridge.admin)
+    seen = Seen(alone, questions)
+    assert seen.lines("topics") == [("problem", f"{names.outbox}: does not exist")]
+    apply(cluster, names, PlanOptions(relay=True))
+    # A new partition's leader may not know yet that it is.
+    eventually(lambda: Seen(alone, questions).report.complete)
+    seen = Seen(alone, questions)
+    assert [one for one in seen.report.findings if one.level not in {Level.OK, Level.NOTE}] == []
+    assert seen.lines("topics") == [("ok", f"{names.outbox} is as it must be, with 8 partitions")]
+    assert seen.lines("workers") == [("note", "no topic of clients and workers is there, or shown to this user")]
+    assert seen.lines("transactions") == [("ok", "no Kafka transaction hangs in the internal topics")]
+    bridge.alter_topic(names.outbox, retention_ms="3600000")
+    kept = f"{names.outbox}: retention.ms is 3600000 (1h), must be at least 604800000 (7d), or a relay that comes back "
+    eventually(
+        lambda: (
+            Seen(alone, questions).lines("retention")[:1]
+            == [("warning", f"{kept}later does not know what it has sent")]
+        )
+    )
+    # With workers in the namespace, both are examined.
+    apply(cluster, names, PlanOptions())
+    assert [level for level, _ in Seen(alone, questions).lines("topics")] == ["ok", "ok"]
+    assert Seen(alone, questions).one("workers", "problem").startswith("no worker is alive")
+
+
+def test_rows_of_an_outbox_are_judged_by_what_kafka_says(bridge: Bridge, tmp_path: Path) -> None:
+    url, real, full = f"sqlite:///{tmp_path}/app.db", bridge.create_topic("real", 1), bridge.create_topic("full", 1)
+    bridge.alter_topic(full, max_message_bytes="60")
+    engine = make_outbox(url)
+    with engine.begin() as connection:
+        messages = [Message(real, b"1", partition=9), Message(f"{real}-gone", b"2"), Message(full, b"3")]
+        Outbox().add(connection, *messages, Message(real, b"4"))
+    flags = ("--relay", "--database-url", url, "--format", "json")
+    found = [one["text"] for one in json.loads(run(bridge, *flags)[1])["findings"] if one["check"] == "relay"]
+    assert found[0] == (
+        "3 rows of txbridge_outbox cannot be sent, and later rows of the same topic or key wait for them: "
+        f"1 (topic {real} has 1 partition, so no partition 9), 2 (topic {real}-gone does not exist), 3 (topic {full}: "
+        "max.message.bytes is 60, and Kafka's own transaction marker takes 78 bytes: raise it)"
+    )
+    assert found[1].endswith("; row 4 was not sent within 3s")
+    engine.dispose()
+
+
 def test_a_group_and_a_real_topic_that_are_not_there_yet(bridge: Bridge) -> None:
     """The rights on a missing topic are not known. They are no second problem."""
     code, output = run(bridge, "--group", "new", "--real-topic", f"{bridge.namespace}-new", "--format", "json")
@@ -255,13 +310,23 @@ def test_missing_rights_are_named_one_by_one(bridge: Bridge) -> None:
             ("problem", f"missing right WRITE on topic {names.offset}"),
             ("problem", f"missing right WRITE on topic {real}"),
             ("problem", f"missing right READ on group {names.worker_group}"),
-            ("problem", f"missing right WRITE on transactional id {names.transactional_id(0)} and 1 more"),
+            ("problem", f"missing right WRITE on transactional id {names.half}@CID_RMQ_SYS_TRANS/*"),
         ]
         # An operator has all rights that the role needs: WRITE for END and READ for the others.
         text = Seen(bridge, Questions(Role.OPERATOR)).one("rights", "ok")
         assert text == "this user has the rights of the role operator"
-    # The probe of a right has neither made a producer nor fenced anyone.
+    # Asking for the right has neither made a producer nor fenced anyone.
+    written = transactional_ids_written(bridge)
     eventually(lambda: Seen(bridge, questions).lines("rights")[0][0] == "ok")
+    assert transactional_ids_written(bridge) == written
+
+
+def transactional_ids_written(bridge: Bridge) -> int:
+    """The number of records in Kafka's own topic about transactional ids."""
+    topic = "__transaction_state"
+    partitions = bridge.admin.list_topics(topic, 10).topics[topic].partitions
+    ends = bridge.admin.list_offsets({TopicPartition(topic, one): OffsetSpec.latest() for one in partitions})
+    return sum(end.result(120).offset for end in ends.values())
 
 
 def test_what_may_not_be_looked_at_is_unknown_and_exit_code_2(bridge: Bridge) -> None:

@@ -147,7 +147,6 @@ def test_p3_p14_the_new_relay_takes_over_from_a_polled_one_and_gives_back(bridge
     topic = bridge.create_topic("orders", 1)
     database.execute(OUTBOX)
     start = relay("described")
-    bridge.worker(transaction_check_max=100)
     with writing(url, topic) as end_writing:
         with polling(bridge, url) as old:
             eventually(lambda: len(seen(bridge, topic)[0]) >= 200, 60)
@@ -188,8 +187,7 @@ def test_p3_p14_a_table_of_debezium_s_layout(bridge, database, relay):
     for number in range(300):
         database.execute(insert, (kind, str(number % KEYS), f'{{"number": {number}}}'))
     ids = {str(one) for (one,) in database.execute("SELECT id FROM outboxevent").fetchall()}
-    bridge.worker(transaction_check_max=100)
-    with start(fault="relay.committed@1") as new:
+    with start(fault="commit.committed@2") as new:
         assert new.wait(120) == -signal.SIGKILL
     with start() as new:
         eventually(lambda: len(bridge.visible(topic)) == 300, 60)

@@ -16,7 +16,7 @@ from tests.support.listeners import UNKNOWN, Answers
 from tests.support.module_fixtures import module_kafka
 from txbridge import Message, PrepareError, TransactionProducer
 from txbridge.embedded import EmbeddedKafka, Node
-from txbridge.kafka.log import librdkafka_logger
+from txbridge.kafka.config import librdkafka_logger
 
 #: Three brokers for these tests alone.
 pytestmark = pytest.mark.long

@@ -19,7 +19,7 @@ from tests.support.harness import WorkerProcess, eventually
 from tests.support.rocketmq_door import GrpcClient, JavaClient
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.testing import workers
+from txbridge.testing import backends
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rocketmq.md").read_text("utf-8")
 TOPIC = "OrderPaid"
@@ -115,14 +115,14 @@ def txbridge(command: list[str]) -> list[str]:
     return [*PROGRAM, *command[1:]]
 
 
-def _door(command: list[str], folder: Path, host: Host, environment: Mapping[str, str]) -> workers.WorkerProcess:
+def _door(command: list[str], folder: Path, host: Host, environment: Mapping[str, str]) -> backends.WorkerProcess:
     # The secret's file is where the page creates it.
     made = ["env", "-C", str(folder), *txbridge(command)]
-    return workers.WorkerProcess(made, folder / f"{host.name}.log", environment)
+    return backends.WorkerProcess(made, folder / f"{host.name}.log", environment)
 
 
-def _consumer(folder: Path, servers: str, environment: Mapping[str, str]) -> workers.WorkerProcess:
+def _consumer(folder: Path, servers: str, environment: Mapping[str, str]) -> backends.WorkerProcess:
     [program] = re.findall(r"^```python\n(.*?)^```$", section("Consumers"), re.MULTILINE | re.DOTALL)
     (folder / "consumer.py").write_text(program.replace("kafka:9092", servers), "utf-8")
     command = [sys.executable, str(folder / "consumer.py")]
-    return workers.WorkerProcess(command, folder / "consumer.log", environment)
+    return backends.WorkerProcess(command, folder / "consumer.log", environment)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import urllib.request
 from collections import Counter
 from contextlib import contextmanager
 
@@ -18,7 +17,7 @@ from tests.support import http
 from tests.support.command_line import MARK, PROGRAM, SECRET_KAFKA
 from tests.support.harness import COMMIT, Bridge, eventually
 from tests.support.postgres import Postgres
-from tests.support.relays import add_rows, make_outbox, require_exact, wait_relayed
+from tests.support.relays import add_rows, make_outbox, make_progress, require_exact, wait_relayed
 from txbridge.embedded.ports import free_port
 
 #: Where nobody listens.
@@ -64,20 +63,18 @@ def started(*given):
 def test_services_wait_for_their_database_and_for_kafka(own_kafka, tmp_path):
     with Bridge(own_kafka.bootstrap_servers, "waits") as bridge, Postgres(listen_addresses="127.0.0.1") as server:
         url, topic = f"postgresql+psycopg://postgres@127.0.0.1:{server.port}/postgres", bridge.create_topic("orders")
-        engine, port = make_outbox(url), free_port()
+        engine = make_outbox(url)
         add_rows(engine, topic, range(10))
         engine.dispose()
         server.stop()
+        make_progress(bridge.bootstrap_servers, bridge.namespace)
         own_kafka.kill()
         more = ("--namespace", bridge.namespace)
-        relay = ("relay", bridge.bootstrap_servers, url, tmp_path / "relay", *more, "--metrics-port", str(port))
+        relay = ("relay", bridge.bootstrap_servers, url, tmp_path / "relay", *more)
         answers = ("answer-checks", bridge.bootstrap_servers, url, tmp_path / "answers", *more)
         with started(relay, answers) as services:
             for service in services:
                 service.wait_for("database_unreachable")
-            page = http.ask_if_there(urllib.request.Request(f"http://127.0.0.1:{port}/readyz"))
-            assert page.status == 503
-            assert "the relay is starting" in page.text
             server.start()
             for service in services:
                 service.wait_for("kafka_unreachable")
@@ -86,7 +83,6 @@ def test_services_wait_for_their_database_and_for_kafka(own_kafka, tmp_path):
                 service.wait_for("kafka_reachable")
                 # Once each, however often it was tried.
                 assert service.events() == WAITS
-            bridge.worker()
             wait_relayed(bridge, topic, 10, services[0].process, 60)
             for service in services:
                 service.process.send_signal(signal.SIGTERM)
@@ -99,8 +95,13 @@ def test_services_wait_for_their_database_and_for_kafka(own_kafka, tmp_path):
 def test_a_signal_ends_a_service_that_waits_at_once_and_sigterm_is_no_failure(tmp_path, name, number, code):
     """It has a signal handler for this wait. Without it process 1 of a container ignores SIGTERM."""
     url = f"postgresql+psycopg://u:{MARK}@{NOWHERE}/d?password={MARK}"
-    with started((name, NOWHERE, url, tmp_path / "log")) as (service,):
+    port = free_port()
+    with started((name, NOWHERE, url, tmp_path / "log", "--metrics-port", str(port))) as (service,):
         service.wait_for("kafka_unreachable" if name in {"worker", "rocketmq"} else "database_unreachable")
+        life, readiness = (http.ask_if_there(f"http://127.0.0.1:{port}/{page}") for page in ("livez", "readyz"))
+        # A probe of its life must not end it meanwhile.
+        assert (life.status, readiness.status) == (200, 503)
+        assert "starting" in readiness.text or "the checks are not read yet" in readiness.text
         service.process.send_signal(number)
         # An attempt to reach Kafka takes longer.
         assert service.process.wait(8) == code

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from tests.support.harness import eventually
 from tests.support.module_fixtures import module_kafka
-from tests.support.right_topics import LOG
+from tests.support.right_topics import CHECK, LOG, OUTBOX, RIGHT
 from txbridge.cli.topics import app
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
@@ -34,7 +34,7 @@ from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions, TopicAction, wanted_topics
-from txbridge.topics.verify import LayoutError, check_layout, ensure_check_topic
+from txbridge.topics.verify import LayoutError, check_layout, ensure_check_topic, verify_relay_topic
 
 DAY = 86_400_000
 #: Settings that internal topics may inherit from their brokers, with the reason.
@@ -49,7 +49,7 @@ FREE = {
     "local.retention.ms remote.log.delete.on.disable",
     "they bound the times of clients, not Kafka's": "message.timestamp.after.max.ms message.timestamp.before.max.ms",
 }
-FREE_OF_STRANGERS = {"only workers write, and librdkafka unpacks everything": "compression.type"}
+FREE_OF_STRANGERS = {"only workers and relays write, and librdkafka unpacks everything": "compression.type"}
 FREE_WITH_POLICY = {
     "delete": {"nothing is compacted": "delete.retention.ms min.cleanable.dirty.ratio min.compaction.lag.ms"},
     "compact": {"only compaction removes a record": "retention.bytes retention.ms segment.ms"},
@@ -172,13 +172,15 @@ def test_plan_apply_plan_on_a_fresh_cluster(topics, admin, namespace):
 
 def test_every_setting_of_kafka_is_decided_for_every_internal_topic(topics, admin, namespace):
     """A release of Kafka with another setting fails here: it is to be set, or may be inherited for a reason."""
+    names, cluster, of_relays = Names(namespace), KafkaCluster(admin), PlanOptions(relay=True)
     options = PlanOptions(groups=("orders",))
-    apply(KafkaCluster(admin), Names(namespace), options)
-    seen = KafkaCluster(admin).read_topics([*Names(namespace).internal, Names(namespace).check("orders")])
-    for wanted in wanted_topics(Names(namespace), options, seen):
+    apply(cluster, names, options)
+    apply(cluster, names, of_relays)
+    seen = cluster.read_topics(names.internal)
+    for wanted in (*wanted_topics(names, options, seen), *wanted_topics(names, of_relays, {})):
         decided = {one.name: one.value for one in wanted.properties}
         free = {**FREE, **FREE_WITH_POLICY[decided["cleanup.policy"]]}
-        if wanted.name not in {Names(namespace).half, Names(namespace).end}:
+        if wanted.name not in {names.half, names.end}:
             free |= FREE_OF_STRANGERS
         inherited = {name for names in free.values() for name in names.split()}
         # Kafka reports min.insync.replicas as well, which depends on the number of copies.
@@ -206,6 +208,28 @@ def test_what_a_topic_inherits_is_named_and_repaired_and_a_small_record_stays_sm
     assert topics("plan").exit_code == 1
     assert topics("apply").exit_code == 0
     assert check_layout(admin, names).weak == ()
+
+
+def test_the_topic_of_relays_is_made_and_repaired_alone(topics, admin, namespace):
+    names = Names(namespace)
+    with pytest.raises(
+        LayoutError, match=f"{names.outbox}: does not exist: `txbridge topics apply .* --relay` creates"
+    ):
+        verify_relay_topic(admin, names)
+    assert topics("apply", "--relay").exit_code == 0
+    assert [topic for topic in admin.list_topics().topics if topic.startswith(namespace)] == [names.outbox]
+    topic, weak = verify_relay_topic(admin, names)
+    assert (topic.partitions, weak) == (8, ())
+    entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, names.outbox, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+    eventually(lambda: topics("plan", "--relay").exit_code == 1)
+    with pytest.raises(LayoutError, match=r"message.timestamp.type is CreateTime"):
+        verify_relay_topic(admin, names)
+    # Workers and clients have nothing to do with it.
+    assert actions(topics("plan", "--format", "json")).keys() == {*RIGHT} - {OUTBOX, CHECK}
+    assert topics("apply", "--relay").exit_code == 0
+    assert topics("plan", "--relay").exit_code == 0
 
 
 def test_table(topics, namespace):

@@ -25,8 +25,8 @@ from tests.support.message_frames import Framed, write
 from txbridge.core.fresh_halves import Run
 from txbridge.core.plan.draft import Draft
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka.topic_rules import TopicRules
-from txbridge.worker.gates import topic_lookup
+from txbridge.kafka import topic_lookup
+from txbridge.kafka.topic_lookup import TopicRules
 
 
 def _held(worker: WorkerProcess, error: str) -> list[dict[str, object]]:
@@ -195,7 +195,7 @@ def test_p8_a_message_larger_than_the_workers_queue_is_held_and_named(bridge: Br
         bridge.wait_visible(other, [b"other"], 20)
         eventually(lambda: bridge.parked_states(0) == ["held"])
         held = [entry for entry in logs if entry["event"] == "held"]
-        assert "larger than queue.buffering.max.kbytes of the worker" in held[0]["error"]
+        assert "larger than queue.buffering.max.kbytes" in held[0]["error"]
     # A worker with a larger queue delivers it.
     with bridge.local_owner():
         eventually(lambda: not bridge.parked_states(0), 60)

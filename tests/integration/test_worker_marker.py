@@ -14,9 +14,8 @@ from tests.support.module_fixtures import module_kafka
 from txbridge import CancelOutcome
 from txbridge.doctor.run import examine
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka import fence
-from txbridge.kafka.topic_rules import TopicRules
-from txbridge.worker.gates import topic_lookup
+from txbridge.kafka import fence, topic_lookup
+from txbridge.kafka.topic_lookup import TopicRules
 
 DEFAULT = "1048588"
 #: A broker that may be restarted.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.property.test_fuzzed_records import ANYTHING, RANDOMS
 from tests.support.client_fakes import FakeRecord
 from tests.support.fuzz import VALID, Raw, Setting, damaged
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageExt
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, select
 from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
@@ -63,8 +63,10 @@ def test_what_was_committed_is_read_back_in_its_order_and_nothing_else(engine, s
             if not is_committed:
                 transaction.rollback()
         expected += added if is_committed else []
+    with engine.connect() as connection:
+        ids = connection.execute(select(outbox_table.c.id)).scalars().all()
     with closing(OutboxRows(engine)) as rows:
-        read = rows.read_rows(0)
+        read = rows.read_again(ids)
     assert [(row.message, row.reason) for row in read] == [(message, None) for message in expected]
 
 

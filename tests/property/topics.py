@@ -11,7 +11,6 @@ from tests.support.partition_builder import Gates
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint, encode_ops, op_headers, parse_op
 from txbridge.core.decision_record import DecisionRecord
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
@@ -19,6 +18,7 @@ from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import DueRound
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.transaction_size import Limits, TransactionSize
 

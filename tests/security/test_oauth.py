@@ -33,9 +33,9 @@ def endpoint() -> Iterator[TokenEndpoint]:
     made.stop()
 
 
-def kafka_of(place: Scene, endpoint: TokenEndpoint, role: str) -> dict[str, str]:
-    """Settings of a new client of the endpoint with the rights of a role: Kafka takes its id for the user's name."""
-    user = place.user(role)
+def kafka_of(place: Scene, endpoint: TokenEndpoint, *roles: str) -> dict[str, str]:
+    """Settings of a new client of the endpoint with the rights of roles: Kafka takes its id for the user's name."""
+    user = place.user(*roles)
     tls = {"security.protocol": "sasl_ssl", "ssl.ca.location": user.settings["ssl.ca.location"]}
     return {**tls, **endpoint.settings(user.name), "bootstrap.servers": place.secure.secure}
 
@@ -96,6 +96,15 @@ def test_worker_and_client_outlive_their_tokens_and_an_outage_of_the_endpoint(
     worker.stop()
     for secret in endpoint.secrets.values():
         assert secret not in worker.log + str(failed.value)
+
+
+def test_the_doctor_asks_each_of_its_questions(scene: Scene, endpoint: TokenEndpoint) -> None:  # noqa: F811
+    kafka = kafka_of(scene, endpoint, "doctor", "worker")
+    variables = {**os.environ, "TXBRIDGE_KAFKA": json.dumps(kafka), "TXBRIDGE_NAMESPACE": scene.bridge.namespace}
+    done = run_txbridge("doctor", "--format", "json", "--real-topic", scene.real, env=variables)
+    assert done.stderr == ""
+    found = [one for one in json.loads(done.stdout)["findings"] if one["level"] not in {"ok", "note"}]
+    assert [(one["check"], one["text"][:18]) for one in found] == [("workers", "no worker is alive")]
 
 
 def test_wrong_secret_and_endpoint_away_are_named(scene: Scene, endpoint: TokenEndpoint) -> None:  # noqa: F811

@@ -20,7 +20,7 @@ from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.names import Headers
 from txbridge.kafka.proven_end import LATEST, View
-from txbridge.kafka.topic_rules import LARGEST_BATCH
+from txbridge.kafka.topic_lookup import LARGEST_BATCH
 
 
 def kafka_exception(code: int, text: str, *, fatal: bool = False, abort: bool = False) -> KafkaException:
@@ -228,7 +228,7 @@ class _Description:
     """The part of describe_topics' and describe_consumer_groups' answers that the worker reads."""
 
     topic_id: str = ""
-    partitions: tuple[int, ...] = ()
+    partitions: tuple[SimpleNamespace, ...] = ()
     authorized_operations: None = None
     members: tuple[int, ...] = ()
 
@@ -282,7 +282,7 @@ class SimulatedAdmin:
         answer: Future[_Description] = Future()
         cluster = self._world.cluster
         if cluster.exists(topic):
-            partitions = tuple(range(cluster.partitions[topic]))
+            partitions = (SimpleNamespace(leader=0),) * cluster.partitions[topic]
             answer.set_result(_Description(topic_id=cluster.topic_ids[topic], partitions=partitions))
         else:
             answer.set_exception(kafka_exception(KafkaError.UNKNOWN_TOPIC_OR_PART, "unknown topic"))

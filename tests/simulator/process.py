@@ -19,10 +19,10 @@ from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import DecisionEvent
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fresh_halves import Run
 from txbridge.core.names import Names
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.transaction_size import Limits
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside

@@ -19,7 +19,7 @@ from tests.simulator.records import half_headers
 from tests.simulator.world import World
 from txbridge import LocalTransactionState
 from txbridge.client.barrier import COMMITTED, ROLLED_BACK, Barrier
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.core.names import Headers, Names
 
 GROUP = "sql"

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
+from types import SimpleNamespace
+from typing import cast
 
+from txbridge_audit.cluster.cuts import Range
+from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.engines import records
+from txbridge_audit.engines.gather import AuditedTopics, Reading
+from txbridge_audit.engines.reporting import report_on
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts, TopicPartition
+from txbridge_audit.judge.facts import AuditLimits, Facts, HalfFacts, RealTopicFacts, TopicPartition
+from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge
-from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
+from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import OddRecords, Sums
 
 from tests.support.audit_terms import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Half, Log, Record
@@ -62,43 +72,40 @@ class MemoryLog(Log):
     @property
     def real_topics(self) -> set[str]:
         names = self.names
-        internal = {names.half, names.end, names.op, names.offset, names.discard}
+        internal = {*names.internal, names.outbox}
         return {record.topic for record in self.records} - internal - {names.check("billing")}
 
     def checkpoints(self) -> dict[int, AuditCheckpoint]:
         """The last checkpoint of each partition."""
-        found = {}
-        for record in self.read(self.names.offset):
-            told = worker_records.offset_mention(record, self.names)
-            if isinstance(told, AuditCheckpoint):
-                found[record.partition] = told
+        found: dict[int, AuditCheckpoint] = {}
+        deque(records.offset_mentions(self.names, found, self.read(self.names.offset)), maxlen=0)
         return found
 
     def mentions(self, *, exactly: bool = False) -> list[Mention]:
         """Every mention in the log, the entries of END at the half messages that they decide."""
-        names = self.names
-        found: list[Mention] = [client_records.half_mention(record) for record in self.read(names.half)]
-        asides = SetAside(names)
-        for record in self.read(names.discard):
-            discard = worker_records.discard_mention(record)
+        names, asides, real = self.names, SetAside(self.names), self.real_topics
+        discards = [*records.discard_mentions(self.read(names.discard))]
+        for discard in discards:
             if isinstance(discard, AsideMention):
                 asides.add_record(discard)
-            found += [discard] if discard else []
-        for record in self.read(names.end):
-            ends = client_records.end_mentions(record, exactly=exactly)
-            found += [ends] if isinstance(ends, UnreadableMention) else asides.entries_that_count(ends)
-        for record in self.read(names.op):
-            outcomes = worker_records.outcome_mentions(record)
-            found += [outcomes] if isinstance(outcomes, UnreadableMention) else outcomes
-        for record in self.read(names.offset):
-            parked = worker_records.offset_mention(record, names)
-            found += [parked] if isinstance(parked, Mention) else []
-        for record in self.read(*self.real_topics):
-            copy = worker_records.copy_mention(record, COUNTS.get(record.topic, 1))
-            found += [copy] if copy else []
-        for record in self.read(names.check("billing")):
-            check = worker_records.check_mention(record)
-            found += [check] if check else []
+        counts = {topic: COUNTS.get(topic, 1) for topic in real}
+        others = [*self.read(names.end), *self.read(names.op), *self.read(*real)]
+        return [
+            *records.half_mentions(self.read(names.half)),
+            *discards,
+            *records.other_mentions(names, counts, asides, exactly, others),
+            *records.offset_mentions(names, {}, self.read(names.offset)),
+            *records.progress_mentions([], set(), self.read(names.outbox)),
+            *records.check_mentions(self.read(names.check("billing"))),
+        ]
+
+    def relays(self) -> dict[int, Numbering]:
+        """What the progress of relays tells of their batches."""
+        steps: list[ProgressStep] = []
+        deque(records.progress_mentions(steps, set(), self.read(self.names.outbox)), maxlen=0)
+        found: dict[int, Numbering] = {}
+        for step in steps:
+            found |= numbered(found, step)
         return found
 
     def facts(self, **changed: object) -> Facts:
@@ -109,6 +116,7 @@ class MemoryLog(Log):
             "topics": [RealTopicFacts(ORDERS), RealTopicFacts(COMPACTED, compacted=True), RealTopicFacts(FORWARDED)],
             "before": {(r.topic, r.partition): 1_000_000 for r in self.records},
             "now": BORN + DAY,
+            "relays": self.relays(),
         }
         return Facts(**(known | changed))  # type: ignore[arg-type]
 
@@ -201,3 +209,15 @@ class Judged:
                 for kind in wrong | set(verdict.violations):
                     found.setdefault(kind, set()).add(verdict.key)
         return found
+
+
+def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int] | None = None) -> AuditReport:
+    """The report of all verdicts."""
+    sums, half = judged.sums, log.names.half
+    sums.add_strays(judged.facts, OtherNamespaces())
+    spans = {(half, p): Range((starts or {}).get((half, p), 0), log.end_of(half, p)) for p in (PLAIN, PASSED)}
+    settings, cluster = SimpleNamespace(bootstrap_servers=""), SimpleNamespace(cluster_id="")
+    source = SimpleNamespace(names=log.names, settings=settings, cluster=cluster)
+    plan = Plan(int(time.time() * 1000), AuditLimits(), AuditSelection(), frozenset(), settle_timeout=0)
+    reading = Reading(judged.facts, {key: span.start for key, span in spans.items()}, (), {}, spans)
+    return report_on(cast("AuditedTopics", source), plan, reading, judged.facts, sums, judged.odd, engine="local")

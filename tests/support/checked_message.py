@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.client_fakes import FakeRecord
 from txbridge import MessageExt
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.core.names import Names
 
 ID = "0123456789ABCDEF0123456789ABCDEF"

@@ -164,7 +164,7 @@ class FakeRuntime:
     def for_many(self, *, waits):
         return self
 
-    def write_half(self, message, transaction_id, on_done, deadline, barrier_id, half_partition):
+    def write_half(self, message, transaction_id, on_done, deadline, barrier_id):
         if self.refusals:
             raise self.refusals.popleft()
         with self._condition:

@@ -1,7 +1,7 @@
 """Harness of the integration tests: a namespace with topics, worker processes, and raw records in and out of it.
 
 It writes half messages and decisions by docs/protocol.md with plain confluent-kafka, so that a test can do what no
-client would. It has the sandbox's worker processes and its way to wait (txbridge.testing.workers), but it is no
+client would. It has the sandbox's worker processes and its way to wait (txbridge.testing.backends), but it is no
 Sandbox. A Sandbox is for tests of an application: the test turns the clock of its workers, its topics have one replica,
 and it identifies a message by its client. Here the worker is the command that operators start, with fault points, on
 clusters of several brokers. Its owners also run in this process, and messages come from no client.
@@ -43,7 +43,7 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.operations.connection import Connection
-from txbridge.testing import workers
+from txbridge.testing import backends
 from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.plan import PlanOptions, TopicAction
 from txbridge.worker.partition_context import PartitionContext
@@ -71,7 +71,7 @@ _number = itertools.count(1)
 
 def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Callable[[], str] = "") -> Any:
     """Wait as the sandbox does, on a machine that may be busy. `timeout` is ample on a quiet machine."""
-    return workers.eventually(what, timeout * _BUSY, message)
+    return backends.eventually(what, timeout * _BUSY, message)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -124,7 +124,7 @@ class Prepared:
         return text if check_times is None else f"{text},{check_times}"
 
 
-class WorkerProcess(workers.WorkerProcess):
+class WorkerProcess(backends.WorkerProcess):
     """A `txbridge worker` in a process of its own, as an operator starts it."""
 
     def __init__(
@@ -141,7 +141,7 @@ class WorkerProcess(workers.WorkerProcess):
     def wait_logged(self, text: str, timeout: float = 30.0) -> None:
         super().wait_logged(text, timeout * _BUSY)
 
-    def wait_serving(self, partitions: int, timeout: float = workers.SERVING_TIMEOUT_S) -> None:
+    def wait_serving(self, partitions: int, timeout: float = backends.SERVING_TIMEOUT_S) -> None:
         super().wait_serving(partitions, timeout * _BUSY)
 
     def wait_dead(self, timeout: float = 30.0) -> int:

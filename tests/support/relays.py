@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,20 @@ from sqlalchemy import Engine, create_engine, func, select
 from txbridge_sqlalchemy import Outbox, create_outbox, create_table
 from txbridge_sqlalchemy.outbox_table import outbox
 
+from tests.support import http
 from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge, eventually
 from txbridge import Message
-from txbridge.failpoints import POINTS
+from txbridge.core.names import Names
+from txbridge.kafka.admin import KafkaCluster
+from txbridge.topics.apply import apply
+from txbridge.topics.plan import PlanOptions, TopicAction
 
-#: So that half messages without a transaction are rolled back within a test.
-PATIENCE = ("--patience", "2")
-#: Every step of a batch. After `relay.half_stored` comes the local transaction, whose DELETE ends at `relay.deleted`.
-RELAY_POINTS = [point for point in POINTS if point.startswith("relay.")]
+#: Every step of a relay. The first transaction of a take-over is its own: with @2 it is that of the first batch.
+RELAY_POINTS = (
+    *("relay.taken", "takeover.fenced", "relay.owned", "relay.read", "commit.before_begin@2", "commit.begun@2"),
+    *("relay.produced@2", "commit.flushed@2", "commit.committed@2", "relay.confirming", "relay.confirmed"),
+)
 
 
 def make_outbox(url: str) -> Engine:
@@ -34,15 +40,24 @@ def make_outbox(url: str) -> Engine:
     return engine
 
 
+@cache
+def make_progress(servers: str, namespace: str) -> None:
+    """Create the topic of the relays' progress."""
+    cluster = KafkaCluster.connect({"bootstrap.servers": servers})
+    plans = apply(cluster, Names(namespace), PlanOptions(relay=True))
+    assert all(plan.action is not TopicAction.REFUSED for plan in plans), plans
+
+
 @contextmanager
 def relaying(
     bridge: Bridge, url: str, *more: str, fault: str = "", cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A relay with a fault point. It is killed at the end unless it has ended."""
+    make_progress(bridge.bootstrap_servers, bridge.namespace)
     where = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
     ours = {"TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
     process = subprocess.Popen(
-        [*PROGRAM, "relay", *where, "--kafka", "session.timeout.ms=6000", *PATIENCE, *more],
+        [*PROGRAM, "relay", *where, *more],
         env={**os.environ, **ours, "TXBRIDGE_FAULT_POINT": fault},
         text=True,
         cwd=cwd,
@@ -58,6 +73,30 @@ def relaying(
 def end_gently(process: subprocess.Popen[Any]) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+
+
+def page(port: int, path: str) -> http.Answer:
+    """What a relay with `--metrics-port` answers; status 0 while it does not."""
+    return http.ask_if_there(f"http://127.0.0.1:{port}{path}")
+
+
+def wait_metric(port: int, name_and_value: str) -> None:
+    """Wait until a relay shows a metric with this value."""
+    eventually(lambda: f"txbridge_relay_{name_and_value}\n" in page(port, "/metrics").text, 30)
+
+
+def wait_unready(port: int, reason: str) -> str:
+    """Wait until a relay is not ready for this reason, and return all that it says."""
+    said = ""
+
+    def is_said() -> bool:
+        nonlocal said
+        answer = page(port, "/readyz")
+        said = answer.text
+        return answer.status == 503 and reason in said
+
+    eventually(is_said, 30, lambda: f"it says: {said}")
+    return said
 
 
 def add_rows(

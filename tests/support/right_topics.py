@@ -10,6 +10,7 @@ OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 OFFSET = "RMQ_SYS_TRANS_OFFSET_TOPIC"
 DISCARD = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECK = "RMQ_SYS_TRANS_CHECK.orders"
+OUTBOX = "RMQ_SYS_TRANS_OUTBOX_TOPIC"
 ALL = (HALF, END, OP, OFFSET, DISCARD)
 
 LOG = {
@@ -36,6 +37,7 @@ RIGHT = {
         "unclean.leader.election.enable": "false",
     },
     DISCARD: {**LOG, "retention.ms": "2592000000", "max.message.bytes": "1131072"},
+    OUTBOX: {**LOG, "max.message.bytes": "1048576"},
     CHECK: {**LOG, "retention.ms": "3600000", "segment.ms": "600000", "max.message.bytes": "1131072"},
 }
 

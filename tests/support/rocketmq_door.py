@@ -29,7 +29,7 @@ from tests.support.command_line import PROGRAM
 from tests.support.harness import Bridge
 from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
-from txbridge.testing import workers
+from txbridge.testing import backends
 
 SECRET = "the secret of all doors of a test"
 _PEER = Path(__file__).parents[1] / "peer"
@@ -48,7 +48,7 @@ class Reachable(Protocol):
     def grpc_address(self) -> str: ...
 
 
-class Door(workers.WorkerProcess):
+class Door(backends.WorkerProcess):
     """A `txbridge rocketmq` process, started as by an operator."""
 
     def __init__(

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
-from txbridge.cli.relay import DEFAULT_GROUP
 from txbridge.cli.terminal import print_json
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import UsageError
@@ -20,7 +19,9 @@ from txbridge.subject import Subject
 @spread
 def acls(
     cluster: ClusterOptions,
-    role: Annotated[Role, typer.Option(help="Whose rights. A follower also needs those of an audit.")],
+    role: Annotated[
+        Role, typer.Option(help="Whose rights. A follower also needs those of an audit, a forwarder those of a relay.")
+    ],
     principal: Annotated[
         str, typer.Option(metavar="TYPE:NAME", help="Kafka's name of the user, as in User:orders or User:CN=orders.")
     ],
@@ -44,10 +45,9 @@ def acls(
     if not all(principal.partition(":")[::2]):
         raise UsageError(f"--principal takes TYPE:NAME, as in User:orders, not {principal!r}")
     settings = cluster.load_settings(app_id=app_id)
-    groups = group or ([DEFAULT_GROUP] if role is Role.RELAY else [])
-    _check_names("--group", groups, role, needed=role.has_group, is_valid=is_group)
+    _check_names("--group", group or [], role, needed=role.has_group, is_valid=is_group)
     _check_names("--real-topic", real_topic or [], role, needed=role.has_real_topic, is_valid=is_topic)
-    found = list_rights(role, Names(settings.namespace), groups, real_topic or [], app_id=settings.app_id)
+    found = list_rights(role, Names(settings.namespace), group or [], real_topic or [], app_id=settings.app_id)
     if output_format is Format.JSON:
         content = {"role": role.value, "principal": principal, "acls": [one.as_record() for one in found]}
         print_json(Subject(settings.namespace, settings.bootstrap_servers), content)

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from txbridge.cli.options import ClusterOptions, DatabaseUrl, MetricsHost, MetricsPort, require_database, spread
+from txbridge.cli.service import serve
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge.extras import needs
-from txbridge.interrupts import end_at_hangup
-from txbridge.subject import about
 
 
 @spread
@@ -41,15 +40,11 @@ def answer_checks(
 
     Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it. Exit code 0: stopped by a signal; 2: it cannot run.
     """
-    end_at_hangup()
     if not group:
         raise UsageError("--group is missing: name a producer group whose checks this process answers")
     url = require_database(database_url, "the table txbridge_transactions")
     # Only here: other commands need no database.
     with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
-        from txbridge import log  # noqa: PLC0415
         from txbridge.cli import answer_checks_program  # noqa: PLC0415
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
-    log.configure(settings.log_format, settings.log_level)
-    with about(settings):
-        answer_checks_program.run(list(dict.fromkeys(group)), url, patience, threads, settings)
+    serve(settings, lambda: answer_checks_program.run(list(dict.fromkeys(group)), url, patience, threads, settings))

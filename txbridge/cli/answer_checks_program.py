@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from prometheus_client import CollectorRegistry, Gauge
-from txbridge_sqlalchemy import SqlTransactionListener
+from txbridge_sqlalchemy import SqlTransactionListener, transactions
 
 from txbridge import ClientMetrics, MessageExt, TransactionProducer
 from txbridge.backoff import keep_trying
@@ -52,7 +52,10 @@ def run(groups: list[str], database_url: str, patience: float, threads: int, set
             if not one.is_connected
         ]
 
-    with service(settings, engine, listener, registry, obstacles, _log) as (at_last, why_not_ready):
+    with service(settings, engine, transactions, listener.verify, registry, obstacles, _log) as (
+        at_last,
+        why_not_ready,
+    ):
         ready = Gauge("txbridge_answer_checks_ready", "Whether checks are answered", registry=registry)
         ready.set_function(lambda: not why_not_ready())
         for producer in producers:

@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, Executable, Table, create_engine, select
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from txbridge_sqlalchemy import SqlTransactionListener, transactions
 from txbridge_sqlalchemy.row import ask, first_line
 
 from txbridge.backoff import keep_trying
@@ -19,7 +18,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError
 from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.proof import PROOF_EVERY_S, ProofOfLife
-from txbridge.web.web_server import WebServer
+from txbridge.web.web_server import serving
 
 #: Seconds that the end waits for lookups, ENDs and answers. docs/operations.md asks for 25 s between SIGTERM and
 #: SIGKILL.
@@ -70,10 +69,11 @@ def _answers(engine: Engine) -> bool:
 
 
 class DatabaseWatch:
-    """Whether the table can be read, asked in a thread of its own: a database that hangs must not hold up an answer."""
+    """Whether `question` is answered, in a thread of its own: a database that hangs must not hold up an answer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, question: Executable) -> None:
         self._engine = engine
+        self._question = question
         self._answered = ProofOfLife()
         self._error = ""
 
@@ -89,7 +89,7 @@ class DatabaseWatch:
         while True:
             try:
                 with self._engine.connect() as connection:
-                    ask(connection, select(transactions.c.state).where(transactions.c.id == "")).first()
+                    ask(connection, self._question).first()
             except SQLAlchemyError as error:
                 self._error = first_line(error)
             else:
@@ -102,18 +102,20 @@ class DatabaseWatch:
 def service(
     settings: WorkerSettings,
     engine: Engine,
-    listener: SqlTransactionListener[Any],
+    table: Table,
+    verify: Callable[[], object],
     registry: CollectorRegistry,
     obstacles: Callable[[], list[str]],
     log: Any,
 ) -> Iterator[tuple[ExitStack, Callable[[], list[str]]]]:
     """Wait for the database. Gives what is closed at the end, and a function that says why the process is not ready.
 
-    `obstacles` says the same of its work. A signal ends the process at once, until the block hands over.
+    `verify` makes sure that `table` can be used, and `obstacles` says why the work does not get on. A signal ends the
+    process at once, until the block hands over.
 
     Raises UsageError and LocalProblemError.
     """
-    database = DatabaseWatch(engine)
+    database = DatabaseWatch(engine, select(*table.primary_key).limit(1))
 
     def why_not_ready() -> list[str]:
         return obstacles() + database.list_problems()
@@ -121,11 +123,8 @@ def service(
     with end_on_signal(AT_START), ExitStack() as at_last:
         at_last.callback(engine.dispose)
         database.start()
-        if settings.metrics_port:
-            questions = {"/livez": list[str], "/readyz": why_not_ready}
-            web = WebServer(settings.metrics_host, settings.metrics_port, registry, questions)
-            web.start()
-            at_last.callback(web.close)
-        verify = asking(engine, "the table txbridge_transactions in {} cannot be used")(listener.verify)
+        questions = {"/livez": list[str], "/readyz": why_not_ready}
+        at_last.enter_context(serving(settings.metrics_host, settings.metrics_port, registry, questions))
+        verify = asking(engine, f"the table {table.name} in {{}} cannot be used")(verify)
         keep_trying(verify, log, engine.url.render_as_string())
         yield at_last, why_not_ready

@@ -11,9 +11,11 @@ from rich.text import Text
 from txbridge.cli.options import ClusterOptions, DatabaseUrl, Format, OutboxName, OutputFormat, require_database, spread
 from txbridge.cli.rocketmq import DoorPlace
 from txbridge.cli.terminal import console, print_json
+from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Check, Level, Report, unknown
+from txbridge.doctor.run import examine
 from txbridge.errors import EnvironmentProblemError
-from txbridge.extras import MissingExtraError, needs
+from txbridge.extras import needs
 from txbridge.kafka.acl import Role
 from txbridge.subject import Subject
 from txbridge.text import plain
@@ -75,19 +77,12 @@ def doctor(
         outbox = OutboxExamination(url, table)
     subject = Subject(settings.namespace, settings.bootstrap_servers)
     try:
-        # Faust and aiokafka take a second to import: --help must not wait for them.
-        with needs("worker", "the examination connects as a worker does, through aiokafka"):
-            from txbridge.doctor.cluster_view import Questions  # noqa: PLC0415
-            from txbridge.doctor.run import examine  # noqa: PLC0415
         whose = role or (Role.RELAY if relay else Role.CLIENT if door else Role.WORKER)
         creates = door and place.auto_create_topics > 0
-        report = examine(settings, Questions(whose, tuple(group or ()), tuple(real_topic or ()), door, creates))
-    except MissingExtraError as error:
-        if not relay:
-            raise
-        # As in a relay's image. What stands in the database is worth a look all the same.
-        do = "examine it where a worker is installed, without --relay"
-        report = Report(subject, [unknown(Check.CONNECTION, f"Kafka is not examined: {error}", do)])
+        has_relay = relay or whose is Role.RELAY
+        questions = Questions(whose, tuple(group or ()), tuple(real_topic or ()), door, creates, has_relay)
+        with needs("worker", "a worker's way to get tokens is examined by aiokafka"):
+            report = examine(settings, questions)
     except EnvironmentProblemError as error:
         do = "correct --bootstrap-servers and --kafka, or repair what the text names"
         report = Report(subject, [unknown(Check.CONNECTION, str(error), do)])
@@ -97,7 +92,7 @@ def doctor(
 
         report = replace(report, findings=[*report.findings, *examine_door(place, real_topic or ())])
     if relay:
-        more = outbox.list_findings(report.half, settings.timer_max_delay)
+        more = outbox.list_findings(settings.librdkafka, settings.namespace)
         report = replace(report, findings=[*report.findings, *more])
     if output_format is Format.JSON:
         findings = [one.as_record() for one in report.findings]

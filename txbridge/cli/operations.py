@@ -24,8 +24,7 @@ from txbridge.interrupts import if_interrupted
 from txbridge.operations import Answer, Connection, Result, Selection, abandon, list_pending, resolve, resume
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.address import FinishedError
-from txbridge.operations.commands import DEFAULT_TIMEOUT_S
-from txbridge.operations.decision_writer import check_words
+from txbridge.operations.commands import DEFAULT_TIMEOUT_S, check_words
 from txbridge.subject import about
 from txbridge.text import parse_age
 

@@ -7,33 +7,37 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Text, bindparam, func, select, text
-from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from sqlalchemy import Text, bindparam, select, text
+from txbridge_sqlalchemy.batch_writer import BatchWriter, RowRefusal
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import OutboxRows, WaitingRows
+from txbridge_sqlalchemy.outbox_state import OutboxState
+from txbridge_sqlalchemy.relay_blocks import Blocks
 from txbridge_sqlalchemy.relay_sessions import limit_transactions
 
 from txbridge.cli.database import asking, make_engine
 from txbridge.cli.relay_program import table_of
-from txbridge.client.message import MessageLimits
+from txbridge.core.names import Names
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
 from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError
-from txbridge.kafka.admin import FoundTopic
+from txbridge.kafka.failures import UnansweredError
 from txbridge.text import counted, duration
-from txbridge.topics.spec import HALF_ROOM
 
-#: Seconds between the two looks. A relay reads a lane at least four times a second, and its batches take less than one.
+#: Seconds between the two looks. A relay reads its outbox at least four times a second, and its batches take less than
+#: one.
 _LOOK_AGAIN_S = 3.0
 #: Age (s) from which a transaction that holds rows up is a problem. A shorter one may be a long report of the
 #: application.
 _LONG_S = 60.0
 #: Looks of the examination at rows that wait for transactions, and the pause (s) between two: of an application at work
-#: there is always one, and each is over within that second.
+#: there is always one, and each is over within that second. So many thousand rows that cannot be sent are passed.
 _GATE_LOOKS = 10
 _GATE_PAUSE_S = 0.1
+#: Rows that cannot be sent which are shown.
+_SHOWN = 5
 #: The transactions of PostgreSQL that have written, to the outbox if it is given, the oldest first: rows that were
 #: written since one began wait for its end. One that writes has no xid before it has found a row to delete. Of another
 #: user's process everybody sees all but the state and the age.
@@ -67,14 +71,16 @@ class _Look(NamedTuple):
     waiting: WaitingRows
     #: The row that is sent next; None if there is none, or none that can be read yet.
     next_row: OutboxRow | None
-    #: Lanes that no relay holds.
-    free_lanes: frozenset[int]
+    #: Whether a relay has the lock of the outbox, where the database has such locks.
+    is_locked: bool
+    #: The relay that has taken the outbox over, unless it has ended.
+    owner: str | None
     #: The oldest first.
     open_ones: list[_OpenTransaction]
 
 
 class OutboxExamination:
-    """Examines an outbox in its database. It changes nothing, but takes the lock of each free lane for a moment.
+    """Examines an outbox in its database. It changes nothing, but takes the lock of a free outbox for a moment.
 
     Raises UsageError for an address or a name that cannot be used, LocalProblemError if the driver is missing.
     """
@@ -83,130 +89,124 @@ class OutboxExamination:
         self._table = table_of(table_name)
         self._engine = make_engine(database_url, 2)
         limit_transactions(self._engine)
-        # One lane, whose lock is not taken, has all rows.
         self._rows = OutboxRows(self._engine, self._table)
-        self._dialect = dialect_of(self._engine.dialect)
-        self._lanes = 0
-        self._limits: MessageLimits | None = None
-        #: Rows that cannot be sent, of those that were read. They stay at the front, and the others pass them.
-        self._refused: dict[Any, str] = {}
 
-    def list_findings(self, half: FoundTopic | None, longest_delay: int) -> Iterator[Finding]:
-        """Yield the findings. `half` is HALF, if it can be seen, and `longest_delay` the option `timer_max_delay`."""
-        if half is not None:
-            self._lanes = half.partitions
-            # A relay sets no immunity time.
-            self._limits = MessageLimits(int(half.config["max.message.bytes"]) - HALF_ROOM, 0, longest_delay)
+    def list_findings(self, kafka: Mapping[str, Any], namespace: str) -> Iterator[Finding]:
+        """Yield the findings. Rows are judged by what Kafka says about their topics, if it can be reached."""
+        writer = BatchWriter(kafka, Names(namespace))
         try:
             with asking(self._engine, "the outbox in {} cannot be used"):
                 self._rows.verify()
-                first = now = self._look()
-                if first.free_lanes or first.waiting.rows > len(self._refused):
+                OutboxState(self._engine, self._rows).verify()
+                first = now = self._look(writer)
+                if not first.is_locked or first.owner is None or first.waiting.rows:
                     time.sleep(_LOOK_AGAIN_S)
-                    now = self._look()
+                    now = self._look(writer)
         except (UsageError, LocalProblemError) as error:
             found = unknown if isinstance(error, DatabaseUnreachableError) else problem
             yield found(
                 Check.RELAY, str(error), "give the relays' --database-url and --table, or repair what the text names"
             )
         else:
-            yield from self._about_lanes(first.free_lanes & now.free_lanes)
-            yield from self._about_refused()
+            yield from self._about_relay(first, now)
+            yield from self._about_blocked()
             yield self._about_rows(first, now)
         finally:
             self._rows.close()
             self._engine.dispose()
 
-    def _look(self) -> _Look:
-        next_row = None
-        for row in self._read_rows():
-            reason = row.reason_against(self._limits)
-            if reason is None:
-                next_row = next_row or row
-            else:
-                self._refused[row.id] = reason
-        self._rows.skip_rows(0, self._refused)
+    def _look(self, writer: BatchWriter) -> _Look:
+        next_row, state = self._find_next_row(writer), self._table.state
+        # Not by the session of the rows, which would keep the lock.
+        other = OutboxRows(self._engine, self._table)
+        is_free = other.try_lock()
+        other.close()
         with self._engine.connect() as connection:
             is_postgres = connection.dialect.name == "postgresql"
             quote = connection.dialect.identifier_preparer.quote
             name = ".".join(quote(part) for part in (self._table.schema, self._table.name) if part)
             outbox = {"outbox": name if self._rows.has_gate else None}
             open_ones = connection.execute(_OPEN, outbox).all() if is_postgres else []
+            # Without a row no relay has ever worked here, and there is no lock to be taken.
+            owners = connection.execute(select(state.c.owner)).scalars().all()
             return _Look(
                 self._rows.count_waiting(),
                 next_row,
-                self._list_free_lanes(connection),
+                bool(owners) and not is_free,
+                next(iter(owners), None),
                 [_OpenTransaction(*one) for one in open_ones],
             )
 
-    def _read_rows(self) -> list[OutboxRow]:
-        """The next rows. None of them waits for a transaction that is soon over."""
+    def _find_next_row(self, writer: BatchWriter) -> OutboxRow | None:
+        """The first row that can be sent, and waits for no transaction that is soon over. The others are blocked."""
+        self._rows.blocks = blocks = Blocks()
+        self._rows.forget_reads()
         for _ in range(_GATE_LOOKS):
-            rows = self._rows.read_rows(0)
-            if rows or not self._rows.is_gate_closed:
+            rows = self._rows.read_rows()
+            try:
+                refusals = writer.list_refusals(rows)
+            except UnansweredError:
+                # The findings about Kafka say so. A row may also be one that no relay could read.
+                refusals = {row.id: RowRefusal(str(row.reason)) for row in rows if row.message is None}
+            for row in rows:
+                if (refusal := refusals.get(row.id)) and blocks.without_blocked([row]):
+                    blocks.block_row(row, refusal.reason, 0.0, whole_topic=refusal.whole_topic)
+            if can_be_sent := blocks.without_blocked(rows):
+                return can_be_sent[0]
+            if rows:
+                self._rows.forget_reads()
+            elif self._rows.is_gate_closed:
+                time.sleep(_GATE_PAUSE_S)
+            else:
                 break
-            time.sleep(_GATE_PAUSE_S)
-        return rows
+        return None
 
-    def _list_free_lanes(self, connection: Connection) -> frozenset[int]:
-        if not self._dialect.has_locks:
-            return frozenset()
-        lanes, free = self._table.lanes, set()
-        if not self._lanes:
-            self._lanes = connection.execute(select(func.count()).where(lanes.c.lane >= 0)).scalar_one()
-        for lane in range(self._lanes):
-            is_free = connection.execute(self._dialect.try_lock(lanes), {"lane": lane}).scalar()
-            if is_free:
-                connection.execute(self._dialect.unlock(lanes), {"lane": lane})
-            # None: no relay has ever made this lane.
-            if is_free or is_free is None:
-                free.add(lane)
-        return frozenset(free)
-
-    def _about_lanes(self, free: frozenset[int]) -> Iterator[Finding]:
+    def _about_relay(self, first: _Look, now: _Look) -> Iterator[Finding]:
         name = self._table.name
-        if not self._dialect.has_locks:
+        if not self._rows.dialect.has_locks:
             return
-        if len(free) == self._lanes:
+        if not first.is_locked and not now.is_locked:
             yield problem(
                 Check.RELAY,
-                f"no relay works on {name} (nobody holds a lane): its rows are not sent",
+                f"no relay works on {name} (nobody has its lock): its rows are not sent",
                 "start `txbridge relay`, or look why it cannot reach this database",
             )
-        elif free:
+        elif first.owner is None and now.owner is None:
             yield problem(
                 Check.RELAY,
-                f"nobody holds the lanes {', '.join(map(str, sorted(free)))} of {self._lanes} of {name}",
-                "look at the relays' logs; if HALF has more partitions than at their start, restart them",
+                f"a relay has the lock of {name}, and has not taken it over: its rows are not sent",
+                "`/readyz` and the log of that relay say why",
             )
         else:
-            yield ok(Check.RELAY, f"relays hold {counted(self._lanes, 'lane')} of {name}, which are all")
+            yield ok(Check.RELAY, f"a relay works on {name}")
 
-    def _about_refused(self) -> Iterator[Finding]:
-        if self._refused:
-            row_id, reason = next(iter(self._refused.items()))
+    def _about_blocked(self) -> Iterator[Finding]:
+        if heads := list(self._rows.blocks):
+            shown = [f"{head.row.name} ({head.reason})" for head in heads[:_SHOWN]]
+            more = ", ..." if len(heads) > _SHOWN else ""
             yield warning(
                 Check.RELAY,
-                f"rows of {self._table.name} that cannot be sent: {len(self._refused):,}, such as {row_id}: {reason}",
-                "repair or delete them; the others do not wait, and relays look at these again every minute",
+                f"{counted(len(heads), 'row')} of {self._table.name} cannot be sent, and later rows of the same topic "
+                f"or key wait for them: {', '.join(shown)}{more}",
+                "repair the topic, or repair or delete the row; the others do not wait, and relays try it every minute",
             )
 
     def _about_rows(self, first: _Look, now: _Look) -> Finding:
         (count, oldest), name = now.waiting, self._table.name
-        if count <= len(self._refused):
-            return ok(Check.RELAY, f"no {'other ' if count else ''}row waits in {name}")
+        if not count:
+            return ok(Check.RELAY, f"no row waits in {name}")
         age = "" if oldest is None or math.isnan(oldest) else f", the oldest for {duration(int(oldest * 1000))}"
         text = f"rows that wait in {name}: {count:,}{age}"
         if first.next_row is not None and now.next_row is not None and first.next_row.id == now.next_row.id:
             return problem(
                 Check.RELAY,
-                f"{text}; row {now.next_row.id} was not sent within {_LOOK_AGAIN_S:.0f}s",
-                "`/readyz` and the logs of the relays say why (relay_lane_waits)",
+                f"{text}; row {now.next_row.name} was not sent within {_LOOK_AGAIN_S:.0f}s",
+                "`/readyz` and the logs of the relays say why",
             )
         before = {one.number for one in first.open_ones}
         holding = next((one for one in now.open_ones if one.number in before), None)
-        both_none = first.next_row is None and now.next_row is None and first.waiting.rows > len(self._refused)
-        if both_none and holding is not None:
+        is_held_up = self._rows.is_gate_closed or not (self._rows.has_gate or self._rows.blocks)
+        if first.next_row is None and now.next_row is None and is_held_up and holding is not None:
             seconds = holding.seconds
             since = "" if seconds is None else f", open for {duration(int(seconds * 1000))}"
             where = " to it" if self._rows.has_gate else ""
@@ -216,4 +216,6 @@ class OutboxExamination:
                 f"{text}; none can be sent before a transaction ends that has written{where}: {holding.who}{since}",
                 "let it end, or end it (pg_terminate_backend, ROLLBACK PREPARED); docs/outbox.md says why they wait",
             )
+        if now.next_row is None:
+            return ok(Check.RELAY, f"{text}; none of them can be sent now, or is due")
         return ok(Check.RELAY, f"{text}; they are sent")

@@ -14,8 +14,7 @@ from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.errors import UsageError
 from txbridge.operations import Answer, Connection, resolve_all
 from txbridge.operations.actions import Action
-from txbridge.operations.causes import cause_of
-from txbridge.operations.group_states import GroupStates
+from txbridge.operations.causes import GroupStates, cause_of
 from txbridge.text import plain
 
 #: Largest number of characters shown of a cause, which can contain an error text of Kafka.

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from txbridge.cli.options import ClusterOptions, spread
+from txbridge.cli.service import serve
 from txbridge.config.sources import DOOR_PREFIX
 from txbridge.extras import needs
-from txbridge.interrupts import end_at_hangup
-from txbridge.subject import about
 
 
 def _option(variable: str, text: str, *flags: str, **more: Any) -> Any:
@@ -95,15 +94,10 @@ def rocketmq(cluster: ClusterOptions, place: DoorPlace, load: DoorLoad) -> None:
     Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it: it answers its open requests and leaves its groups. Exit
     code 0: stopped by a signal; 2: it cannot run.
     """
-    end_at_hangup()
     with needs("rocketmq", "the front door needs structlog, prometheus-client and hpack"):
         from txbridge_rocketmq.door_options import door_options  # noqa: PLC0415
         from txbridge_rocketmq.door_process import run  # noqa: PLC0415
 
-        from txbridge import log  # noqa: PLC0415
-
     settings = cluster.load_settings()
     options = door_options(place)
-    log.configure(settings.log_format, settings.log_level)
-    with about(settings):
-        run(settings, options, load)
+    serve(settings, lambda: run(settings, options, load))

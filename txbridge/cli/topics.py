@@ -21,8 +21,7 @@ from txbridge.kafka.admin import KafkaCluster
 from txbridge.subject import Subject, about
 from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.apply import plan as make_plan
-from txbridge.topics.plan import MOST_PARTITIONS, PlanOptions, TopicAction, TopicPlan
-from txbridge.topics.real import RealTopic
+from txbridge.topics.plan import MOST_PARTITIONS, PlanOptions, RealTopic, TopicAction, TopicPlan
 from txbridge.topics.spec import DEFAULT_MESSAGE
 
 app = typer.Typer(name="topics", help="Create and check the internal topics.", no_args_is_help=True)
@@ -75,6 +74,12 @@ class WantedOptions:
         ),
     ] = None
     real_topic: RealTopics = None
+    relay: Annotated[
+        bool,
+        typer.Option(
+            "--relay", help="The topic of relays (OUTBOX, by default with 8 partitions), and no other internal one."
+        ),
+    ] = False
 
     def plan_options(self, settings: WorkerSettings) -> PlanOptions:
         """The options of a plan, from these flags and the settings. Raises UsageError."""
@@ -87,6 +92,7 @@ class WantedOptions:
             timer_max_delay=settings.timer_max_delay,
             groups=tuple(self.group or ()),
             real_topics=_real_topics(self.real_topic, settings),
+            relay=self.relay,
         )
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import typer
 
 from txbridge.cli.options import Config
+from txbridge.cli.service import serve
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option
 from txbridge.extras import needs
-from txbridge.interrupts import end_at_hangup
-from txbridge.subject import about
 
 #: Placeholders of values in the help, by the name of an option, or else by its unit.
 _METAVARS = {
@@ -56,16 +55,12 @@ def make_command() -> Callable[..., None]:
         Ctrl-C, SIGTERM and SIGHUP (not under nohup) stop it: it finishes its Kafka transactions and leaves its group.
         Exit code 0: stopped by a signal; 130: interrupted before it served; 1: it hung, see the log; 2: it cannot run.
         """
-        end_at_hangup()
         # Faust takes seconds to import: --help and a mistyped option do without it.
         with needs("worker", "a worker runs on Faust"):
-            from txbridge import log  # noqa: PLC0415
             from txbridge.worker.app import run  # noqa: PLC0415
 
         settings = load_settings(flags, config)
-        log.configure(settings.log_format, settings.log_level)
-        with about(settings):
-            run(settings)
+        serve(settings, lambda: run(settings))
 
     config_parameter = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
     parameters = [config_parameter, *map(_parameter, OPTIONS)]

@@ -1,9 +1,9 @@
-"""Answers of local transactions: RocketMQ's states, a commit with a value, a rollback with its reason."""
+"""Answers of local transactions: RocketMQ's states, a commit with a value, a rollback with its reason; their course."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from txbridge.core.decision_record import Decision
@@ -89,3 +89,25 @@ class RolledBackByCheck(Rollback):
 
 #: What a local transaction returns. None is unknown, as in RocketMQ.
 Answer: TypeAlias = LocalTransactionState | Committed[R] | None
+
+
+class Stage(Enum):
+    """A stage of a local transaction."""
+
+    #: The function was not called, or the listener tells nothing.
+    BEFORE = auto()
+    #: COMMIT was not sent, or the database has refused it.
+    OPEN = auto()
+    #: It may be over: the function may have ended it by itself.
+    ENDED = auto()
+    #: COMMIT is sent, and not answered. Only the database has the outcome.
+    COMMITTING = auto()
+    #: It is rolled back, or will be: nothing can commit it any more.
+    ROLLED_BACK = auto()
+
+
+@dataclass(slots=True)
+class Course:
+    """The course of the local transaction of a message. Its copies share it."""
+
+    stage: Stage = Stage.BEFORE

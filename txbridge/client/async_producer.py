@@ -10,10 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
-from txbridge.client.async_listener import AsyncFunction, AsyncTransactionListener, call_function
+from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.base.loop_bridge import HandOver
-from txbridge.client.base.reentrancy import calling, is_called_by
-from txbridge.client.cancel_result import CancelResult
 from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.decide.decision_batcher import settled_ticket
@@ -21,7 +19,15 @@ from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
-from txbridge.client.listener import LocalTransaction, TransactionListener, bind_execute, execution_failed
+from txbridge.client.listener import (
+    AsyncFunction,
+    AsyncTransactionListener,
+    LocalTransaction,
+    TransactionListener,
+    bind_execute,
+    call_function,
+    execution_failed,
+)
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
     DEFAULT_CHECK_REQUEST_HOLD_MAX,
@@ -32,7 +38,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.result import AsyncTransactionSendResult
+from txbridge.client.result import AsyncTransactionSendResult, CancelResult
 from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from txbridge.client.answers import Committed, G, LocalTransactionState, Rollback, RolledBackByCheck, Stored
+from txbridge.client.answers import Committed, G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
 from txbridge.client.barrier import (
     ANSWERS,
     BARRIER_ROW,
@@ -21,7 +21,6 @@ from txbridge.client.barrier import (
     report_lost,
     report_purged,
 )
-from txbridge.client.course import Stage
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ class _OpenEnd:
     is_given_up: bool = False
 
 
-class Forwarding(ABC):
+class Forwarding:
     """What a listener with an outbox and its producer know of each other. Thread-safe."""
 
     def __init__(self) -> None:
@@ -46,15 +45,9 @@ class Forwarding(ABC):
         self._send_again: Callable[[str, int, int], Future[None]] | None = None
         #: By transaction id.
         self._open: dict[str, _OpenEnd] = {}
-        #: By lane, the last batch of a relay that this process knows to be decided in Kafka.
-        self._settled: dict[int, CommittedHalf] = {}
         #: When a half message is tried again (time.monotonic) after one that Kafka has not taken; 0 if it takes them.
         self._tries_at = 0.0
         self._trying = threading.Lock()
-
-    @abstractmethod
-    def lane_of(self, key: bytes, lanes: int) -> int:
-        """The lane in which a relay sends rows with this key. Half messages with it go to the same half partition."""
 
     def connect(self, group: str, send_again: Callable[[str, int, int], Future[None]]) -> None:
         """Take the producer's way to send the END of a committed transaction once more."""
@@ -91,26 +84,18 @@ class Forwarding(ABC):
         """Commits of messages with these keys that Kafka may not know of, in the order of their calls."""
         return [one.half for one in tuple(self._open.values()) if not one.keys.isdisjoint(keys)]
 
-    def settle_ends(self, lane: int, last: CommittedHalf | None) -> list[Future[None]]:
-        """Send again the ENDs without which no message may go directly, and return their futures.
+    def settle_ends(self) -> list[Future[None]]:
+        """Send the ENDs again that this process has given up, and return their futures.
 
-        These are that of the relay's `last` batch in the lane, unless this process knows that Kafka has it, and those
-        that this process has given up.
+        Without them no message may go directly.
         """
         assert self._send_again is not None, "no message has a half message before the producer has reached Kafka"
         futures = []
-        if last is not None and self._settled.get(lane) != last:
-            futures.append(self._send_again(*last))
-            futures[-1].add_done_callback(partial(self._note_settled, lane, last))
         for one in tuple(self._open.values()):
             if one.is_given_up:
                 futures.append(self._send_again(*one.half))
                 futures[-1].add_done_callback(partial(self._note_end, one))
         return futures
-
-    def _note_settled(self, lane: int, last: CommittedHalf, end: Future[None]) -> None:
-        if end.exception() is None:
-            self._settled[lane] = last
 
 
 def keys_of(message: Message) -> frozenset[bytes]:

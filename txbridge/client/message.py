@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
 
-from txbridge.client.course import Course
+from txbridge.client.answers import Course
 from txbridge.client.message_fields import Data, Headers, Model, body_of, data_of, headers_of, number_of, serialized
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError, whole_number

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from txbridge.client.checks.request import CheckRequest
+from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import ListenerOutcome

@@ -15,7 +15,7 @@ _NAMES = Names()
 #: Key of a header's value that is not text: `{"base64": "..."}`.
 _BASE64 = "base64"
 
-#: The first header of a row that was stored because Kafka was away: what must be in Kafka before it. Never sent.
+#: The first header of a row that was stored because Kafka was away: what must be applied before it. Never sent.
 AFTER = "TXB_AFTER"
 
 
@@ -32,9 +32,7 @@ def check_for_outbox(message: Message) -> None:
     """Raise UsageError for a message that no relay could send."""
     check_content(message, _NAMES)
     if message.check_immunity_time is not None:
-        raise UsageError(
-            "check_immunity_time has no meaning in an outbox: its relay sends the message, and answers the checks"
-        )
+        raise UsageError("check_immunity_time has no meaning in an outbox: no check asks about its rows")
 
 
 def row_of_message(message: Message) -> dict[str, object]:
@@ -61,11 +59,8 @@ def _row_of(message: Message) -> dict[str, object]:
 
 
 def row_after(message: Message, ends: list[EarlierEnd]) -> dict[str, object]:
-    """The row of a message that was meant for Kafka, to be sent after these ENDs. No check of it will come."""
-    row = _row_of(message)
-    if ends:
-        row["headers"] = encode_headers(((AFTER, json.dumps(ends).encode()), *message.headers))
-    return row
+    """The row of a message that was meant for Kafka, to be sent after these ENDs and all others of its key."""
+    return _row_of(message) | {"headers": encode_headers(((AFTER, json.dumps(ends).encode()), *message.headers))}
 
 
 def decode_after(text: Any) -> tuple[EarlierEnd, ...]:

@@ -7,16 +7,13 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any, Generic, Self
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
-from txbridge.client.base.contained import ContainedFuture
-from txbridge.client.base.reentrancy import calling, is_called_by
-from txbridge.client.cancel_result import CancelResult
+from txbridge.client.base.contained import ContainedFuture, calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
-from txbridge.client.kafka.producer import BY_KEY
 from txbridge.client.listener import Function, LocalTransaction, TransactionListener, bind_execute, execute
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
@@ -28,7 +25,7 @@ from txbridge.client.options import (
     require_positive,
 )
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.result import TransactionSendResult
+from txbridge.client.result import CancelResult, TransactionSendResult
 from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
@@ -213,9 +210,7 @@ class TransactionProducer(Generic[G]):
         message = together(messages, self._options.names)
         return self._send_one(message, arg, bind_execute(self._listener, execute))
 
-    def _send_one(
-        self, message: Message, arg: Any, run: LocalTransaction, half_partition: int = BY_KEY
-    ) -> TransactionSendResult:
+    def _send_one(self, message: Message, arg: Any, run: LocalTransaction) -> TransactionSendResult:
         has_listener = run is not _commit
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
@@ -229,7 +224,7 @@ class TransactionProducer(Generic[G]):
         try:
             with running:
                 sends.attempts.begin_attempt(transaction_id, running)
-                prepared = sends.prepare_half(message, transaction_id, half_partition, has_listener=has_listener)
+                prepared = sends.prepare_half(message, transaction_id, has_listener=has_listener)
                 return sends.run_local_transaction(run, message, prepared, arg)
         finally:
             sends.finish_attempt(transaction_id)

@@ -14,17 +14,16 @@ from typing import Any
 from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base import process
 from txbridge.client.base.log import report
+from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
-from txbridge.client.checks.request import CheckRequest
 from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.flow.cancellation import Cancellation
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
-from txbridge.client.kafka.real_topics import RealTopics
 from txbridge.client.kafka.shortage import Shortage
-from txbridge.client.kafka.topic_watch import TopicWatch, find_missing
+from txbridge.client.kafka.topic_watch import RealTopics, TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions

@@ -13,8 +13,7 @@ from txbridge.client.base.log import report
 from txbridge.client.checks.calls import CheckCalls
 from txbridge.client.errors import closed
 from txbridge.client.in_process import BRIDGES
-from txbridge.client.kafka.clients import create_admin
-from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.kafka.connection import KafkaConnection, create_admin
 from txbridge.client.options import ClientOptions
 from txbridge.client.runtime import Runtime
 from txbridge.deadline import Deadline

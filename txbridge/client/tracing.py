@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from txbridge import tracing
 from txbridge.client.base.contained import contained
-from txbridge.client.checks.request import CheckRequest
+from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
 from txbridge.client.listener import ListenerOutcome

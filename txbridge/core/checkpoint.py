@@ -4,17 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from txbridge.core import names
-from txbridge.core.fingerprint import Mark
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.json_fields import dump, load, number, short, text
 from txbridge.core.names import Headers
 from txbridge.core.states import Outcome
 
+#: Bytes of a value that are hashed: enough to tell records apart, and few enough for each Kafka transaction.
+_MOST = 65_536
+
 #: Largest value of one OP record in bytes: well below Kafka's default record limit of 1 MiB.
 MAX_OP_BYTES = 100_000
+
+
+class Mark(NamedTuple):
+    """The last record that was read of a log, as the checkpoint keeps it."""
+
+    offset: int
+    digest: str
+    #: Leader epoch of the record, and its append time (ms), if they are known. A leader that was elected after the log
+    #: had lost its tail has a higher epoch.
+    epoch: int | None = None
+    appended: int | None = None
+
+
+def digest(key: bytes | None, value: bytes | None, transaction_id: str = "") -> str:
+    """64 bits of a hash of a record, in hexadecimal."""
+    found = blake2b(digest_size=8)
+    for part in (key or b"", (value or b"")[:_MOST], transaction_id.encode()):
+        found.update(b"%d:" % len(part))
+        found.update(part)
+    return found.hexdigest()
 
 
 def encode_ops(offsets: Iterable[int]) -> list[bytes]:

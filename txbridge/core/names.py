@@ -41,6 +41,8 @@ REMARK = "TXB_REMARK"
 REPLY = "TXB_REPLY"
 STATE = "TXB_STATE"
 RECORD_SOURCE = "TXB_SOURCE"
+#: Of a record that a relay has delivered: the identity of its outbox (8 digits of it) and the number of its batch.
+OUTBOX_BATCH = "TXB_OUTBOX"
 
 #: RocketMQ's tag of an OP message: "the half messages named here are finished".
 REMOVE_TAG = b"d"
@@ -176,6 +178,11 @@ class Names:
         return self._in_namespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
 
     @property
+    def outbox(self) -> str:
+        """The topic of the relays' progress. Workers and clients do not use it."""
+        return self._in_namespace("RMQ_SYS_TRANS_OUTBOX_TOPIC")
+
+    @property
     def internal(self) -> tuple[str, ...]:
         """The internal topics, without the check topics."""
         return self.half, self.end, self.op, self.offset, self.discard
@@ -200,6 +207,10 @@ class Names:
         It follows from the topics, not from the app: two apps on the same topics must collide.
         """
         return f"{self.half}@{SYSTEM_GROUP}/{partition}/{index}"
+
+    def relay_transactional_id(self, identity: str) -> str:
+        """The transactional.id that fences the relays of the outbox with this identity."""
+        return f"{self.outbox}@{identity}"
 
     def checkpoint_key(self, partition: int) -> bytes:
         return f"{self.half}@{SYSTEM_GROUP}/{partition}".encode()

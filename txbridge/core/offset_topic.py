@@ -52,7 +52,8 @@ class ParkedEntries(Mapping[int, HalfEntry]):
         if (
             entry is not None
             and entry.next_due < next_check <= entry.next_due + _LONGEST_DRAFT_MS
-            and _tells_of_check(entry)
+            # It was written with a check, and the next one was not put off since.
+            and (entry.state is TransactionState.PENDING and entry.error is None and entry.checks > 0)
         ):
             entry = entry._replace(next_due=next_check)
         if entry is not None and entry.is_plain:
@@ -143,8 +144,3 @@ class OffsetTopic:
             raise MalformedRecordError(f"not a key of this partition: {key[:80]!r}")
         # Bounded before int(), which refuses thousands of digits with another exception.
         return whole_number(digits.decode(), "half offset of the key")
-
-
-def _tells_of_check(entry: HalfEntry) -> bool:
-    """Whether it was written with a check: it is pending, has a check, and the next check was not put off since."""
-    return entry.state is TransactionState.PENDING and entry.error is None and entry.checks > 0

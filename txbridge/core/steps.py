@@ -1,17 +1,25 @@
 """Steps: the messages of a transaction that name different times of delivery, in the order in which they are delivered.
 
-Messages with the same time are one step. Those without a time are the first one.
+Messages with the same time are one step. Those without a time are the first one. `OneByOne` is a part of a planned
+Kafka transaction: what it delivers, in the order of END.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import chain, groupby
 from typing import NamedTuple
 
+from txbridge.core.fresh_halves import Run
+from txbridge.core.half_copies import Copy, delivered_copies
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.message_frames import FramedMessage, joined_topics
+
+#: Bodies of messages that were read, by half offset.
+Bodies = Mapping[int, HalfMessage]
 
 
 class _Step(NamedTuple):
@@ -96,3 +104,48 @@ class KnownSteps:
         stop, size = now[-1].stop if now else first, sum(step.size for step in now)
         part = entry._replace(real_topic=",".join(topics), size=size, messages=stop - first)
         return DuePart(part, first, stop, next((step.time for step in steps if step.time > until), None))
+
+
+@dataclass(slots=True)
+class OneByOne:
+    """Messages that were looked at one by one."""
+
+    entries: list[HalfEntry] = field(default_factory=list)
+    #: By half offset, what is due of those whose messages name different times.
+    steps: dict[int, DuePart] = field(default_factory=dict)
+
+    @property
+    def commits(self) -> list[int]:
+        """Half offsets of the messages that it delivers for good: nothing of them is to come later."""
+        if not self.steps:
+            return [entry.offset for entry in self.entries]
+        later = {offset for offset, step in self.steps.items() if step.next_time is not None}
+        return [entry.offset for entry in self.entries if entry.offset not in later]
+
+    @property
+    def rollbacks(self) -> list[int]:
+        """None of its own: those that are looked at one by one are in the draft."""
+        return []
+
+    @property
+    def births(self) -> list[int]:
+        """Births (ms) of the messages that it delivers. Those of a run are known until HALF is read again."""
+        return [entry.born for entry in self.entries]
+
+    @property
+    def topics(self) -> AbstractSet[str]:
+        return set(chain.from_iterable(entry.topics for entry in self.entries))
+
+    def halves(self, bodies: Bodies) -> Iterator[HalfMessage]:
+        """The messages that it delivers, until they are finished."""
+        return (bodies[entry.offset] for entry in self.entries)
+
+    def copies(self, partition: int, bodies: Bodies) -> Iterator[Copy]:
+        """The records of these messages, until they are finished. If one of a transaction is refused, all count so."""
+        for half in self.halves(bodies):
+            step = self.steps.get(half.offset)
+            yield from delivered_copies(half, partition, None if step is None else step.indices_in(half.framed))
+
+
+#: Messages that are decided one after the other.
+Part = Run | OneByOne

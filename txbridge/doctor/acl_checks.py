@@ -5,22 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txbridge.doctor.admin_requests import Answers
-from txbridge.doctor.cluster_view import ClusterView
+from txbridge.doctor.cluster_view import NOBODY, ClusterView
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, list_rights, topic
-from txbridge.kafka.admin import TopicRequest
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S, TopicRequest
+from txbridge.kafka.config import BATCH_BYTES, create, transactional_producer_config
 
-#: Name of a topic that is not created.
-_MADE_UP = "txbridge-doctor-asks"
 _SEE = "`txbridge topics acls` prints the rights of each role"
+#: Longer (ms) than any broker accepts (transaction.max.timeout.ms, 15 minutes by default).
+_TOO_LONG_MS = 2**31 - 1
 
 
-def granted(view: ClusterView, answers: Answers, groups: Mapping[str, Any]) -> Iterator[Finding]:
+def granted(view: ClusterView, groups: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings about missing rights of the role. `groups` are Kafka's descriptions of consumer groups."""
-    found = [one for right in _wanted(view) for one in _of_right(view, answers, groups, right)]
+    found = [
+        one
+        for right in _wanted(view)
+        for one in (
+            _of_fence(view, right) if right.kind is ResourceKind.TRANSACTIONAL_ID else _of_right(view, groups, right)
+        )
+    ]
     if view.questions.creates_topics:
         found += _creation(view)
     yield from found
@@ -34,14 +40,14 @@ def _wanted(view: ClusterView) -> list[Right]:
     found = list_rights(questions.role, view.names, questions.groups, questions.real_topics, app_id=app_id)
     if questions.door:
         found += [topic(name, "WRITE") for name in questions.real_topics]
-    # A right on a group or real topic whose name was not given cannot be checked.
-    nameless = {"", view.names.check("")}
-    return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in nameless]
+    # A right on a group or real topic whose name was not given cannot be checked. A shop without relays has no OUTBOX.
+    skipped = {"", view.names.check(""), view.names.outbox} - view.seen.keys()
+    return [right for right in found if right.pattern is Pattern.PREFIXED or right.name not in skipped]
 
 
 def _creation(view: ClusterView) -> Iterator[Finding]:
     """Findings about the creation of topics, by a dry run with the missing real topics, or with a made-up name."""
-    missing = [name for name, sight in view.real.items() if sight is None] or [_MADE_UP]
+    missing = [name for name, sight in view.real.items() if sight is None] or [NOBODY]
     requests = [TopicRequest(name, 1, 1, {}) for name in missing]
     for reason in view.cluster.create_topics(requests, dry_run=True).values():
         if reason is not None:
@@ -62,28 +68,51 @@ def _not_examined(view: ClusterView) -> str:
     return f"; {' and '.join(parts)}" if parts else ""
 
 
-def _of_right(view: ClusterView, answers: Answers, groups: Mapping[str, Any], right: Right) -> Iterator[Finding]:
+def _of_fence(view: ClusterView, right: Right) -> Iterator[Finding]:
+    """Findings about a right on transactional ids, by a producer with an id that nobody has.
+
+    Kafka examines the right, then refuses the time-out, and writes nothing. Nobody is fenced where it is accepted.
+    """
+    config = transactional_producer_config(
+        view.settings.librdkafka,
+        transactional_id=f"{right.name}{NOBODY}",
+        commit_timeout_ms=_TOO_LONG_MS,
+        max_message_bytes=BATCH_BYTES,
+    )
+    try:
+        create(Producer, config).init_transactions(REQUEST_TIMEOUT_S)
+    except KafkaException as failure:
+        error = failure.args[0]
+        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            yield _missing("WRITE", f"transactional id {right.name}*")
+        elif error.code() != KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            text = f"whether this user has WRITE on transactional id {right.name}* is not known: {error.str()}"
+            yield unknown(Check.RIGHTS, text, _SEE)
+
+
+def _missing(operations: str, resource: str) -> Finding:
+    do = f"grant it to the user of this connection; {_SEE}"
+    return problem(Check.RIGHTS, f"missing right {operations} on {resource}", do)
+
+
+def _of_right(view: ClusterView, groups: Mapping[str, Any], right: Right) -> Iterator[Finding]:
     """Findings about one right. Resources with the same result share a line."""
     unasked: list[str] = []
     lacking: dict[str, list[str]] = {}
     for name in _names(view, right):
-        has = _has(view, answers, groups, right, name)
+        has = _has(view, groups, right, name)
         if has is None:
             unasked.append(name)
         elif missing := ", ".join(operation for operation in right.operations if operation not in has):
             lacking.setdefault(missing, []).append(name)
-    kind = right.kind.value.lower().replace("_", " ")
+    kind = right.kind.value.lower()
     if unasked:
         wanted = ", ".join(right.operations)
         yield unknown(
             Check.RIGHTS, f"whether this user has {wanted} on {kind} {_abbreviated(unasked)} is not known", _SEE
         )
     for missing, names in lacking.items():
-        yield problem(
-            Check.RIGHTS,
-            f"missing right {missing} on {kind} {_abbreviated(names)}",
-            f"grant it to the user of this connection; {_SEE}",
-        )
+        yield _missing(missing, f"{kind} {_abbreviated(names)}")
 
 
 def _abbreviated(names: list[str]) -> str:
@@ -96,22 +125,12 @@ def _names(view: ClusterView, right: Right) -> list[str]:
         # The rights on a missing topic cannot be known. The findings about topics name it.
         sights = {**view.seen, **view.real}
         return [] if right.kind is ResourceKind.TOPIC and sights.get(right.name, right) is None else [right.name]
-    match right.kind:
-        case ResourceKind.TOPIC:
-            return [name for name, sight in view.seen.items() if name.startswith(right.name) and sight is not None]
-        case ResourceKind.TRANSACTIONAL_ID:
-            if not right.name.startswith(view.names.half):
-                # Only the ledgers of the audits name the existing ids. Without a name the finding is `unknown`.
-                return [f"{right.name}*"]
-            return [view.names.transactional_id(partition) for partition in range(view.partitions)]
-        case _:
-            checks = map(view.names.check, view.groups)
-            return [group for group in checks if group.startswith(right.name)]
+    if right.kind is ResourceKind.TOPIC:
+        return [name for name, sight in view.seen.items() if name.startswith(right.name) and sight is not None]
+    return [group for group in map(view.names.check, view.groups) if group.startswith(right.name)]
 
 
-def _has(
-    view: ClusterView, answers: Answers, groups: Mapping[str, Any], right: Right, name: str
-) -> frozenset[str] | None:
+def _has(view: ClusterView, groups: Mapping[str, Any], right: Right, name: str) -> frozenset[str] | None:
     """The operations that are granted; None when that cannot be known."""
     match right.kind:
         case ResourceKind.CLUSTER:
@@ -119,11 +138,8 @@ def _has(
         case ResourceKind.TOPIC:
             described = view.described.get(name)
             return (frozenset() if name in view.seen else None) if described is None else described.operations
-        case ResourceKind.GROUP:
+        case _:
             answer = groups.get(name)
             if isinstance(answer, KafkaError):
                 return frozenset() if answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
             return None if answer is None else frozenset(one.name for one in answer.authorized_operations or ())
-        case ResourceKind.TRANSACTIONAL_ID:
-            found = answers.id_rights.get(name)
-            return found if isinstance(found, frozenset) else None

@@ -21,8 +21,8 @@ from txbridge.topics.plan import PlanOptions
 COORDINATOR_COMES = frozenset(
     {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
 )
-#: Name of a group that does not exist. A user who may see its check topic may see the check topics of all groups.
-_NOBODY = "txbridge-doctor-asks"
+#: A name that no group, topic or outbox has. A user who may see the check topic of that group may see those of all.
+NOBODY = "txbridge-doctor-asks"
 #: Seconds between attempts to find a coordinator. That takes a second on a fresh cluster, milliseconds on others.
 RETRY_S = 0.2
 
@@ -41,6 +41,8 @@ class Questions:
     door: bool = False
     #: Whether the door creates topics when a client names them (--auto-create-topics).
     creates_topics: bool = False
+    #: Whether relays are examined. What workers have is then examined only if any of it is there.
+    relay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,19 @@ class ClusterView:
         self.names = Names(self.settings.namespace)
 
     @property
-    def options(self) -> PlanOptions:
-        """The options of the plan that `txbridge topics` would compare with."""
-        return PlanOptions(
+    def options(self) -> list[PlanOptions]:
+        """The options of the plans that `txbridge topics` would compare with."""
+        of_workers = PlanOptions(
             transaction_max_age=self.settings.transaction_max_age,
             timer_max_delay=self.settings.timer_max_delay,
             groups=self.groups,
         )
+        return [of_workers] * self.has_workers + [PlanOptions(relay=True)] * self.questions.relay
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether the namespace has, or should have, the topics of clients and workers."""
+        return self.names.half in self.seen
 
     @property
     def half(self) -> FoundTopic | None:
@@ -107,12 +115,21 @@ class ClusterView:
         """The number of partitions of HALF; 0 when it cannot be seen."""
         return 0 if self.half is None else self.half.partitions
 
-    def broker_config(self, broker: int) -> dict[str, str]:
-        """The configuration of one broker, which only that broker reports. Raises KafkaException."""
-        resource = ConfigResource(ResourceType.BROKER, str(broker))
-        answers = self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
-        [answer] = answers.values()
-        return {name: entry.value for name, entry in answer.result().items() if entry.value}
+    def read_broker_configs(self) -> dict[int, dict[str, str] | KafkaError]:
+        """The configuration of each broker, or the error. Only the broker itself reports it."""
+        # librdkafka takes one broker a request.
+        resources = {node: ConfigResource(ResourceType.BROKER, str(node)) for node in sorted(self.brokers)}
+        answers = {
+            node: self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+            for node, resource in resources.items()
+        }
+        found: dict[int, dict[str, str] | KafkaError] = {}
+        for node, answer in answers.items():
+            try:
+                found[node] = {name: entry.value for name, entry in answer.result().items() if entry.value}
+            except KafkaException as failure:
+                found[node] = failure.args[0]
+        return found
 
     def describe_groups(self, groups: Collection[str]) -> dict[str, Any]:
         """Kafka's description of consumer groups, or the KafkaError of one that cannot be seen."""
@@ -147,10 +164,13 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
     prefix = names.check("")
     there = {topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)}
     groups = tuple(sorted({*questions.groups, *there}))
-    ours = [*names.internal, *map(names.check, groups)]
+    ours = [*names.internal, *map(names.check, groups), *[names.outbox] * questions.relay]
     # For a topic that is named in the request, Kafka reports a missing right even if the topic does not exist.
-    nobodys = names.check(_NOBODY)
+    nobodys = names.check(NOBODY)
     described = _describe(cluster, [*ours, *KAFKAS_OWN, *questions.real_topics])
+    seen = cluster.read_topics(ours)
+    if questions.relay and not any(isinstance(seen[one], FoundTopic) for one in names.internal):
+        seen, groups = {names.outbox: seen[names.outbox]}, ()
     return ClusterView(
         settings=settings,
         questions=questions,
@@ -160,7 +180,7 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
         brokers={node.id: f"{node.host}:{node.port}" for node in answer.nodes},
         operations=_names_of(answer.authorized_operations),
         groups=groups,
-        seen=cluster.read_topics(ours),
+        seen=seen,
         groups_hidden=isinstance(cluster.read_topics([nobodys])[nobodys], MissingRight),
         real=cluster.read_topics(questions.real_topics) if questions.real_topics else {},
         described=described,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from txbridge.kafka.admin import FoundTopic
 from txbridge.subject import Subject
 
 
@@ -65,8 +64,6 @@ class Report:
 
     subject: Subject
     findings: Sequence[Finding]
-    #: HALF, if it can be seen.
-    half: FoundTopic | None = None
 
     @property
     def complete(self) -> bool:

@@ -17,7 +17,7 @@ from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, 
 from txbridge.errors import TxBridgeError
 from txbridge.operations.causes import REMEDIES, START_IT
 from txbridge.operations.connection import Connection
-from txbridge.operations.details import with_keys
+from txbridge.operations.listing import with_keys
 from txbridge.operations.model import NextStep
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView

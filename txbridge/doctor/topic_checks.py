@@ -9,7 +9,7 @@ from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.doctor.cluster_view import KAFKAS_OWN, ClusterView
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.kafka.admin import UNCLEAN, FoundTopic, MissingRight
-from txbridge.kafka.topic_rules import LARGEST_BATCH, MARKER_BATCH, marker_problem
+from txbridge.kafka.topic_lookup import LARGEST_BATCH, MARKER_BATCH, marker_problem
 from txbridge.text import counted, duration
 from txbridge.topics.plan import judge
 from txbridge.topics.spec import IN_SYNC, RETENTION, apply_command
@@ -22,14 +22,18 @@ _CHECKS = {RETENTION: Check.RETENTION, UNCLEAN: Check.REPLICATION, IN_SYNC: Chec
 
 def topics(view: ClusterView) -> list[Finding]:
     """Findings about missing topics, wrong numbers of partitions and wrong settings."""
-    checks = f" and {len(view.groups)} of checks" if view.groups else ""
-    good = f"the five internal topics{checks} are as they must be, with {counted(view.partitions, 'partition')}"
-    return _deviations(view, Check.TOPICS) or [ok(Check.TOPICS, good)]
+    good = []
+    if view.has_workers:
+        checks = f" and {len(view.groups)} of checks" if view.groups else ""
+        good = [f"the five internal topics{checks} are as they must be, with {counted(view.partitions, 'partition')}"]
+    if isinstance(outbox := view.seen.get(view.names.outbox), FoundTopic):
+        good.append(f"{outbox.name} is as it must be, with {counted(outbox.partitions, 'partition')}")
+    return _deviations(view, Check.TOPICS) or [ok(Check.TOPICS, text) for text in good]
 
 
 def _deviations(view: ClusterView, check: Check) -> list[Finding]:
     found = []
-    for one in judge(view.names, view.options, view.seen):
+    for one in (one for options in view.options for one in judge(view.names, options, view.seen)):
         if _CHECKS.get(one.change.name if one.change else "", Check.TOPICS) is not check:
             continue
         sight = view.seen[one.topic]
@@ -50,10 +54,10 @@ def _deviations(view: ClusterView, check: Check) -> list[Finding]:
 def retention(view: ClusterView) -> list[Finding]:
     """Findings about retention: it has to keep undecided messages and their records beyond the last check."""
     half, settings = view.half, view.settings
+    found = _deviations(view, Check.RETENTION)
     if half is None:
         # The finding about the topic has the reason and the remedy.
-        return []
-    found = _deviations(view, Check.RETENTION)
+        return found
     if not found:
         kept = int(half.config[RETENTION])
         long = "forever" if kept < 0 else f"for {duration(kept)}"

@@ -22,6 +22,8 @@ class Role(enum.Enum):
     ANSWERER = "answerer"
     #: `txbridge relay`.
     RELAY = "relay"
+    #: `txbridge relay` of an outbox into which services store and forward; it also needs the rights of the relay.
+    FORWARDER = "forwarder"
     WORKER = "worker"
     #: A person who uses pending, resolve and resume.
     OPERATOR = "operator"
@@ -37,7 +39,7 @@ class Role(enum.Enum):
     @property
     def has_group(self) -> bool:
         """Whether it has rights on the names of producer groups."""
-        return self in {Role.CLIENT, Role.ANSWERER, Role.RELAY}
+        return self in {Role.CLIENT, Role.ANSWERER}
 
     @property
     def has_real_topic(self) -> bool:
@@ -132,12 +134,22 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         topic(names.check(group), "READ", "DESCRIBE_CONFIGS"),
         Right(ResourceKind.GROUP, names.check(group), Pattern.LITERAL, ("READ",)),
     )
-    sending = [topic(names.half, "WRITE", "DESCRIBE_CONFIGS"), *answering]
     match role:
         case Role.CLIENT:
-            return sending
+            return [topic(names.half, "WRITE", "DESCRIBE_CONFIGS"), *answering]
         case Role.RELAY:
-            return [*sending, topic(real_topic, "DESCRIBE_CONFIGS")]
+            return [
+                topic(names.outbox, "READ", "WRITE", "DESCRIBE_CONFIGS"),
+                topic(real_topic, "WRITE", "DESCRIBE_CONFIGS"),
+                reader,
+                Right(ResourceKind.TRANSACTIONAL_ID, names.relay_transactional_id(""), Pattern.PREFIXED, ("WRITE",)),
+            ]
+        case Role.FORWARDER:
+            return [
+                topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"),
+                topic(names.end, "WRITE", "DESCRIBE_CONFIGS"),
+                topic(names.offset, "READ"),
+            ]
         case Role.ANSWERER:
             return [topic(names.half, "DESCRIBE", "DESCRIBE_CONFIGS"), *answering]
         case Role.WORKER:
@@ -164,7 +176,7 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
             ]
         case Role.AUDIT:
             return [
-                *(topic(name, "READ") for name in names.internal),
+                *(topic(name, "READ") for name in (*names.internal, names.outbox)),
                 topic(checks, "READ", pattern=Pattern.PREFIXED),
                 topic(real_topic, "READ", "DESCRIBE_CONFIGS"),
             ]
@@ -177,14 +189,14 @@ def rights(role: Role, names: Names, *, app_id: str = "", group: str = "", real_
         case Role.ADMIN:
             create = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS")
             return [
-                *(topic(name, *create) for name in names.internal),
+                *(topic(name, *create) for name in (*names.internal, names.outbox)),
                 topic(checks, *create, pattern=Pattern.PREFIXED),
             ]
         case Role.DOCTOR:
             return [
                 Right(ResourceKind.CLUSTER, CLUSTER, Pattern.LITERAL, ("DESCRIBE", "DESCRIBE_CONFIGS")),
                 *(topic(name, "READ", "DESCRIBE_CONFIGS") for name in names.internal[:-1]),
-                topic(names.discard, "DESCRIBE", "DESCRIBE_CONFIGS"),
+                *(topic(name, "DESCRIBE", "DESCRIBE_CONFIGS") for name in (names.discard, names.outbox)),
                 topic(checks, "DESCRIBE", "DESCRIBE_CONFIGS", pattern=Pattern.PREFIXED),
                 topic("__transaction_state", "DESCRIBE"),
                 topic("__consumer_offsets", "DESCRIBE"),

@@ -16,8 +16,8 @@ from txbridge.backoff import Backoff
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
+from txbridge.kafka.config import librdkafka_logger
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, RESOLVE, TIMED_OUT, TRANSPORT
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.unreachable import REFUSED, note_cause, unreachable
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the

@@ -11,7 +11,6 @@ from typing import Any
 
 from txbridge.errors import UsageError
 from txbridge.kafka.config import canonical_name
-from txbridge.kafka.token_provider import OidcTokens
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 #: librdkafka's spellings of false.
@@ -68,6 +67,9 @@ def aiokafka_auth(kafka: Mapping[str, Any]) -> dict[str, Any]:
         )
     secret: dict[str, Any]
     if mechanism == "OAUTHBEARER":
+        # The doctor examines the other mechanisms where no aiokafka is installed.
+        from txbridge.kafka.token_provider import OidcTokens  # noqa: PLC0415
+
         secret = {"sasl_oauth_token_provider": OidcTokens(named)}
     else:
         secret = {f"sasl_plain_{name}": str(kafka.get(f"sasl.{name}", "")) for name in ("username", "password")}

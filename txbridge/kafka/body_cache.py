@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from confluent_kafka import Message
 
-from txbridge.core.fingerprint import Mark, digest
+from txbridge.core.checkpoint import Mark, digest
 from txbridge.core.half_message import OBJECT_BYTES, HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names

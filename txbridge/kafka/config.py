@@ -7,6 +7,7 @@ user's, and our defaults, which rank lowest.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -15,7 +16,6 @@ from confluent_kafka import KafkaException, Producer
 from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS
 from txbridge.errors import UsageError
 from txbridge.kafka.bootstrap_servers import canonical_servers
-from txbridge.kafka.log import librdkafka_logger
 
 BOOTSTRAP_SERVERS = "bootstrap.servers"
 #: Properties of the Java consumer in the audit's Spark, for which librdkafka has no name. In a file that worker and
@@ -308,3 +308,14 @@ def _require_known(name: str) -> None:
                 f"unknown Kafka property {name!r}{nearest(name, _KNOWN - set(_REFUSED))} "
                 "(librdkafka's own names are expected, not Java's)"
             ) from None
+
+
+def librdkafka_logger(*, is_shown: bool = False) -> logging.Logger:
+    """The logger of librdkafka, off by default: txbridge reports the lines that matter as events of its own."""
+    logger = logging.getLogger("txbridge.librdkafka.shown" if is_shown else "txbridge.librdkafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.DEBUG if is_shown else logging.CRITICAL)
+        if is_shown and not logger.hasHandlers():
+            # librdkafka itself would print the secrets in its lines.
+            logger.addHandler(logging.StreamHandler())
+    return logger

@@ -14,11 +14,10 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from txbridge.deadline import Deadline
 from txbridge.errors import KafkaUnreachableError
-from txbridge.kafka.topic_rules import config_resource
 
 #: Number of attempts among which a time-out is divided; each failure replaces the client. The second attempt usually
 #: succeeds, but a client that connects while the cluster still lists the dead broker may choose it again.
@@ -83,7 +82,7 @@ class ControllerRequests:
 
     def describe_configs(self, topics: Iterable[str], timeout: float) -> dict[str, Future[Any]]:
         """Ask for the configurations of these topics, by name. Raises as `ask`."""
-        resources = {config_resource(name): name for name in topics}
+        resources = {ConfigResource(ResourceType.TOPIC, name): name for name in topics}
         answers = self.ask(
             lambda admin, seconds: admin.describe_configs(list(resources), request_timeout=seconds), timeout
         )
@@ -95,7 +94,7 @@ class ControllerRequests:
         """Describe these topics with the rights of this user, and their configurations, at once. Raises as `ask`."""
         names = list(topics)
 
-        resources = {name: config_resource(name) for name in names}
+        resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in names}
 
         def request(admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
             described: dict[Any, Future[Any]] = admin.describe_topics(

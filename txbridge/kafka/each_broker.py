@@ -1,27 +1,30 @@
-"""Requests to each broker of a cluster alone, over one kept connection to each.
+"""Requests to each broker of a cluster alone, over one kept connection to each, through aiokafka.
 
 confluent-kafka serves the calls of one Consumer one after the other. librdkafka sends a request for metadata to any
-broker, also to one that is frozen. Here a broker that does not answer delays only the questions to itself.
+broker, also to one that is frozen, and does not tell which requests a broker supports. Here a broker that does not
+answer delays only the questions to itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import errors as kafka_errors
 from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.protocol.admin import ApiVersionRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from confluent_kafka import KafkaError, KafkaException
 
-from txbridge.kafka.aiokafka_client import aiokafka_runner
+from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.config import BOOTSTRAP_SERVERS
-from txbridge.kafka.denied import DENIED, named
+from txbridge.kafka.errors import DENIED, named
 from txbridge.kafka.failures import UnansweredError
 from txbridge.kafka.proven_end import View
 from txbridge.kafka.token_provider import NoTokenError
@@ -36,6 +39,9 @@ _NO_REPLICA, _READ_UNCOMMITTED = -1, 0
 
 _Address = tuple[str, int]
 _log = get_logger("txbridge.worker")
+
+#: The oldest and the newest version of each request that a broker supports, by API key.
+Versions = Mapping[int, tuple[int, int]]
 
 
 class KeptConnections:
@@ -59,9 +65,11 @@ class KeptConnections:
         self._loop = started.result()
 
     def _run(self, started: Future[asyncio.AbstractEventLoop]) -> None:
-        with aiokafka_runner() as runner:
+        loop = _RequestLoop()
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             started.set_result(runner.get_loop())
-            runner.get_loop().run_forever()
+            loop.run_forever()
+            runner.run(loop.abort_connections())
 
     def close(self) -> None:
         """Close the connections. Nothing may be asked any more."""
@@ -116,6 +124,15 @@ class KeptConnections:
                     found[number] = offset
         return found
 
+    def versions_of(self, brokers: Mapping[int, _Address]) -> dict[int, Mapping[int, tuple[int, int]]]:
+        """Each broker's oldest and newest version of each request, by API key. One that does not answer is left out."""
+        questions = {node: self._send_to(address, ApiVersionRequest()) for node, address in brokers.items()}
+        return {
+            node: {key: (least, most) for key, least, most in answer.api_versions}
+            for node, question in questions.items()
+            if (answer := question.result()) is not None
+        }
+
     def _send_to(self, address: _Address, request: Any) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(self._answer_of(address, request), self._loop)
 
@@ -152,3 +169,96 @@ class KeptConnections:
 def _require_right(code: int, topic: str) -> None:
     if code in DENIED:
         raise KafkaException(named(KafkaError(code), "READ", f"topic {topic}"))
+
+
+class _RequestLoop(asyncio.SelectorEventLoop):
+    """An event loop that knows the connections which are open in it, also when their opening was cancelled.
+
+    aiokafka's own `close` waits for up to 30 s until a broker has answered the end of TLS. Here nothing is lost: each
+    request has its answer, or nobody waits for it any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: dict[Any, asyncio.Transport] = {}
+
+    async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:
+        def make_protocol() -> Any:
+            protocol = protocol_factory()
+            on_connection, on_end = protocol.connection_made, protocol.connection_lost
+
+            def connection_made(transport: asyncio.Transport) -> None:
+                self._opened[protocol] = transport
+                on_connection(transport)
+
+            def connection_lost(error: Exception | None) -> None:
+                self._opened.pop(protocol, None)
+                on_end(error)
+
+            # Noting what `create_connection` returns is not enough. A caller that is cancelled right after the TLS
+            # handshake gets no transport, and asyncio then waits for the broker to close its side.
+            protocol.connection_made, protocol.connection_lost = connection_made, connection_lost
+            return protocol
+
+        return await super().create_connection(make_protocol, *arguments, **keywords)
+
+    async def abort_connections(self) -> None:
+        # Tasks end first, because they may still open connections.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for transport in list(self._opened.values()):
+            transport.abort()
+        # One turn ends the connections, the next one tells their readers.
+        for _ in range(2):
+            await asyncio.sleep(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A request, and the lowest version of it that txbridge can use."""
+
+    #: Kafka's API key.
+    key: int
+    name: str
+    version: int
+    #: The release of Kafka that brought it.
+    since: str
+    why: str
+
+
+NEEDS = (
+    Need(0, "Produce", 3, "0.11", "records with headers"),
+    Need(1, "Fetch", 4, "0.11", "readers of committed records"),
+    Need(22, "InitProducerId", 0, "0.11", "the fence of a partition"),
+    Need(24, "AddPartitionsToTxn", 0, "0.11", "Kafka transactions"),
+    Need(26, "EndTxn", 0, "0.11", "Kafka transactions"),
+    Need(23, "OffsetForLeaderEpoch", 2, "2.0", "readers that notice a lost tail"),
+    Need(3, "Metadata", 10, "2.8", "ids of topics: one that was recreated is noticed"),
+    Need(65, "DescribeTransactions", 0, "3.0", "kafka-transactions.sh, which ends a hanging one"),
+)
+
+
+def lacking(versions: Versions) -> str:
+    """The requests that a broker lacks, with the versions that it has; empty when it lacks none."""
+    return ", ".join(
+        f"{need.name} {need.version} of Kafka {need.since} ({need.why}; found {_found(versions.get(need.key))})"
+        for need in NEEDS
+        if need.key not in versions or versions[need.key][1] < need.version
+    )
+
+
+def _found(known: tuple[int, int] | None) -> str:
+    return "none" if known is None else f"{known[0]} to {known[1]}"
+
+
+def require_features(brokers: Mapping[int, Versions]) -> None:
+    """Raise EnvironmentProblemError if a broker lacks a request; the text names each broker and request."""
+    found = [f"broker {node} lacks {what}" for node, known in sorted(brokers.items()) if (what := lacking(known))]
+    if found:
+        raise EnvironmentProblemError(
+            "a worker cannot work with these brokers:\n- "
+            + "\n- ".join(found)
+            + "\nWhat to do: use brokers of Apache Kafka 3.9 or later, or a service that speaks all of its transactions"
+        )

@@ -1,4 +1,4 @@
-"""Error codes of librdkafka: its public names, which confluent-kafka offers with an underscore only, and a test."""
+"""Error codes of librdkafka by public names, where confluent-kafka has an underscore, and what they mean."""
 # ruff: noqa: SLF001
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ NO_LEADER |= {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_PARTITION}
 #: librdkafka cannot unpack a batch of records, or read what is in it. It gives up at receive.message.max.bytes, 100 MB.
 UNREADABLE = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}
 
+#: Answers that mean: this user lacks a right.
+DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
 
 def unreadable_batch(error: KafkaError, topic: str, partition: int) -> TakeOverRefusedError:
     """What a person has to know who is to pass such a batch. librdkafka's text names its offset."""
@@ -49,3 +59,17 @@ def unreadable_batch(error: KafkaError, topic: str, partition: int) -> TakeOverR
 def is_missing_topic(error: BaseException | None) -> bool:
     """Whether this is a broker's answer that there is no such topic."""
     return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def is_denied(error: KafkaError) -> bool:
+    return error.code() in DENIED
+
+
+def missing_right(right: str, resource: str) -> str:
+    """The text about a missing right; `resource` as in "topic orders"."""
+    return f"missing right {right} on {resource}: grant it to the user of this connection (docs/security.md)"
+
+
+def named(error: KafkaError, right: str, resource: str) -> KafkaError:
+    """The same error with a text that names the missing right, which Kafka does not; any other one unchanged."""
+    return KafkaError(error.code(), missing_right(right, resource)) if is_denied(error) else error

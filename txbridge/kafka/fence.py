@@ -11,10 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.kafka.config import transactional_producer_config
-from txbridge.kafka.denied import named
 from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import FAIL
+from txbridge.kafka.errors import FAIL, named
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError, UnendedTransactionError
 from txbridge.kafka.unreachable import REFUSED, unreachable
 

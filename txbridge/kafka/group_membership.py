@@ -24,9 +24,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from txbridge.kafka.denied import DENIED
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import FAIL, TIMED_OUT
+from txbridge.kafka.errors import DENIED, FAIL, TIMED_OUT
 from txbridge.log import get_logger
 
 #: The longest time-out that librdkafka accepts (s).

@@ -12,7 +12,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from txbridge.core.names import READER_GROUP
 from txbridge.deadline import Deadline
 from txbridge.kafka.config import reader_config
-from txbridge.kafka.denied import named
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import (
     ALL_BROKERS_DOWN,
@@ -24,6 +23,7 @@ from txbridge.kafka.errors import (
     TIMED_OUT,
     TRANSPORT,
     UNREADABLE,
+    named,
     unreadable_batch,
 )
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import Message
 
-from txbridge.core.checkpoint import Checkpoint, parse_op
-from txbridge.core.fingerprint import Mark
+from txbridge.core.checkpoint import Checkpoint, Mark, parse_op
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic

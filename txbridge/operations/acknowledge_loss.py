@@ -16,25 +16,23 @@ from enum import Enum
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from txbridge.core.checkpoint import Checkpoint, Cut, offset_headers
-from txbridge.core.fingerprint import Mark
+from txbridge.core.checkpoint import Checkpoint, Cut, Mark, offset_headers
 from txbridge.core.names import short_id
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.body_cache import offset_of
-from txbridge.kafka.denied import named
+from txbridge.kafka.config import librdkafka_logger
 from txbridge.kafka.endtxn_watch import EndTxnWatch
+from txbridge.kafka.errors import named
 from txbridge.kafka.failures import FencedError
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
-from txbridge.kafka.log import librdkafka_logger
 from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import Bounds, lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops
-from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.decision_writer import check_words
+from txbridge.operations.commands import check_words
+from txbridge.operations.connection import CLOCK_SKEW_MS, Connection, kafka_errors
 from txbridge.operations.reading import bounds_of, never, open_reader, read_offset
-from txbridge.operations.since import CLOCK_SKEW_MS
 from txbridge.text import counted
 
 #: The same as the worker's default (ms); a few records take milliseconds.

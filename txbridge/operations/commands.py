@@ -1,4 +1,4 @@
-"""Commands for one open message, and for many after a dry run: commit, rollback, resume and abandon."""
+"""Commands for one open message, and for many after a dry run: commit, rollback, resume and abandon, written to END."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from txbridge.core.decision_record import MAX_ENTRIES, Decision
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from txbridge.core.decision_record import MAX_ENTRIES, Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
-from txbridge.errors import TxBridgeError, UsageError
-from txbridge.operations.actions import RULES, Action, foretell, outcome_of, refuse
+from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.errors import MSG_TIMED_OUT, named
+from txbridge.kafka.fence import guarded
+from txbridge.operations.actions import RULES, Action, ActionRule, foretell, outcome_of, refuse
 from txbridge.operations.address import FinishedError, find_target
-from txbridge.operations.causes import cause_if
-from txbridge.operations.connection import Connection
-from txbridge.operations.decision_writer import check_words, write_end
-from txbridge.operations.details import with_keys
-from txbridge.operations.group_states import GroupStates
+from txbridge.operations.causes import GroupStates, cause_if
+from txbridge.operations.connection import Connection, kafka_errors
+from txbridge.operations.listing import with_keys
 from txbridge.operations.model import Answer, OpenMessage, Result, Selection
 from txbridge.operations.reading import read_views, wait_applied
 from txbridge.operations.view import PartitionView
@@ -26,6 +29,11 @@ from txbridge.text import counted
 #: Wait for the worker (s). A dead worker is noticed after its session (6 s), and the take-over of its partitions takes
 #: some more seconds. A healthy worker applies an END record within milliseconds.
 DEFAULT_TIMEOUT_S = 30.0
+
+#: Most characters of an operator's name, which is in a header of every record.
+_LONGEST_OPERATOR = 200
+#: A little longer (s) than message.timeout.ms, after which librdkafka gives a record up and reports that.
+_FLUSH_TIMEOUT_S = kafka_config.END_MESSAGE_TIMEOUT_MS / 1000 + 5
 
 
 def resolve(
@@ -229,3 +237,66 @@ def _await_results(
         # The view's warnings may be the reason.
         detail = ". ".join([late, *view.warnings])
     return [Answer(message, Result.STORED, detail, end_offset) for message in batch]
+
+
+def check_words(reason: str, operator: str) -> tuple[str, str]:
+    """Return reason and operator without surrounding blanks. Raises UsageError when they cannot be recorded."""
+    reason, operator = reason.strip(), operator.strip()
+    if not reason:
+        raise UsageError("a reason is needed: it is recorded with the decision (--reason)")
+    if not operator:
+        raise UsageError("an operator is needed: the name is recorded with the decision (--operator)")
+    if len(operator) > _LONGEST_OPERATOR:
+        raise UsageError(f"the operator's name is longer than {_LONGEST_OPERATOR} characters")
+    # The encoding cuts long remarks of exceptions; a person's reason must be recorded in full.
+    sample = DecisionEntry(0, "0" * 32, Decision.UNKNOWN, None, reason)
+    value, headers = encode_end([sample], "group", Source.OPERATOR, None)
+    if parse_end(0, value, headers).entries[0].remark != reason:
+        raise UsageError("the reason is too long, or not text: at most 2,048 characters, percent-encoded as UTF-8")
+    return reason, operator
+
+
+def write_end(
+    connection: Connection, messages: Sequence[OpenMessage], rule: ActionRule, reason: str, operator: str
+) -> int:
+    """Write one END record about these messages of one partition and group; returns its offset.
+
+    The operator is its CLIENT_ID, the reason the remark of each entry (docs/protocol.md).
+    Raises EnvironmentProblemError when Kafka has not acknowledged it, KafkaUnreachableError.
+    """
+    partition, group = messages[0].partition, messages[0].group
+    entries = [DecisionEntry(one.half_offset, one.transaction_id, rule.decision, None, reason) for one in messages]
+    value, headers = encode_end(entries, group, rule.source, operator)
+    topic = connection.names.end
+    reports: list[tuple[KafkaError | None, Message]] = []
+    producer = kafka_config.create(Producer, kafka_config.end_producer_config(connection.kafka))
+    with kafka_errors(f"writing to {topic}[{partition}]"):
+        producer.produce(
+            topic,
+            value=value,
+            partition=partition,
+            headers=list(headers),
+            on_delivery=lambda error, message: reports.append((error, message)),
+        )
+        try:
+            guarded(producer.flush, _FLUSH_TIMEOUT_S)
+        except KafkaException as failure:
+            # Kafka gives not even a producer id to a user without any right to write.
+            raise KafkaException(named(failure.args[0], "WRITE", f"topic {topic}")) from failure
+        if not reports:
+            raise EnvironmentProblemError(_unknown(topic, partition, "no answer"))
+        error, message = reports[0]
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            return offset
+        if error.code() == MSG_TIMED_OUT:
+            raise EnvironmentProblemError(_unknown(topic, partition, error.str()))
+        raise KafkaException(named(error, "WRITE", f"topic {topic}"))
+
+
+def _unknown(topic: str, partition: int, why: str) -> str:
+    return (
+        f"Kafka did not acknowledge the command in {topic}[{partition}] ({why}). It may be stored: check with "
+        f"`txbridge pending` before you repeat it"
+    )

@@ -7,16 +7,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
-from txbridge.kafka.admin import UNREACHABLE, FoundTopic, KafkaCluster, MissingRight
-from txbridge.kafka.denied import is_denied
+from txbridge.kafka import config as kafka_config
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S, UNREACHABLE, FoundTopic, KafkaCluster, MissingRight
+from txbridge.kafka.errors import is_denied
 from txbridge.subject import Subject
 from txbridge.topics.verify import LayoutError
+
+#: A search by time starts this long (ms) earlier, because the clocks of brokers differ.
+CLOCK_SKEW_MS = 60_000
 
 
 @contextmanager
@@ -94,3 +99,19 @@ def _problem(names: Names, topic: str, sight: MissingRight | FoundTopic | None) 
         f"{topic} does not exist. Is this the right cluster, and the right --namespace? "
         f"`txbridge topics apply{option}` creates what is missing"
     )
+
+
+def admin_client(connection: Connection) -> AdminClient:
+    return kafka_config.create(AdminClient, kafka_config.admin_config(connection.kafka))
+
+
+def start_since(admin: AdminClient, topic: str, partition: int, born: int) -> int | None:
+    """The first offset that can hold a record about a message of this birth (ms); None if none has come since then.
+
+    Raises KafkaException.
+    """
+    where = TopicPartition(topic, partition)
+    spec = {where: OffsetSpec.for_timestamp(max(born - CLOCK_SKEW_MS, 0))}
+    offset: int = admin.list_offsets(spec, request_timeout=REQUEST_TIMEOUT_S)[where].result().offset
+    # Kafka answers -1 when nothing came since then.
+    return offset if offset >= 0 else None

@@ -23,14 +23,12 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.body_cache import offset_of, to_half
-from txbridge.kafka.denied import is_denied
-from txbridge.kafka.errors import UNKNOWN_TOPIC
+from txbridge.kafka.errors import UNKNOWN_TOPIC, is_denied
 from txbridge.kafka.headers import copyable_headers, headers_of
 from txbridge.operations.address import is_id_prefix, only_one, parse_place
-from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.details import barrier_of
+from txbridge.operations.connection import Connection, admin_client, kafka_errors, start_since
+from txbridge.operations.listing import barrier_of
 from txbridge.operations.reading import never, open_reader, read_view
-from txbridge.operations.since import admin_client, start_since
 from txbridge.text import counted
 
 _REFUSED = " (refused: wrong "

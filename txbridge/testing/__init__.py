@@ -7,9 +7,8 @@ if error := missing_extra(__name__, "testing", "faust", "pydantic", "rich", "str
     raise error
 
 from txbridge.core.states import TransactionState
-from txbridge.testing.backends import Backend, EmbeddedBackend, ProcessBackend
+from txbridge.testing.backends import Backend, EmbeddedBackend, ProcessBackend, RunningWorker, WorkerProcess
 from txbridge.testing.sandbox import Sandbox
-from txbridge.testing.workers import RunningWorker, WorkerProcess
 
 __all__ = [
     "Backend",

@@ -22,8 +22,7 @@ from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import HttpWaitStrategy, LogMessageWaitStrategy
 
 from txbridge.errors import EnvironmentProblemError
-from txbridge.testing.backends import ProcessBackend, environment
-from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker
+from txbridge.testing.backends import SERVING_TIMEOUT_S, ProcessBackend, RunningWorker, environment
 
 KAFKA_IMAGE = "apache/kafka:4.3.1"
 #: The image that this repository builds (`make image`).

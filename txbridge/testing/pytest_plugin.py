@@ -15,10 +15,9 @@ import pytest
 from txbridge.client.listener import TransactionListener
 from txbridge.client.producer import TransactionProducer
 from txbridge.errors import TxBridgeError
-from txbridge.testing.backends import Backend, EmbeddedBackend
+from txbridge.testing.backends import Backend, EmbeddedBackend, RunningWorker
 from txbridge.testing.memory import MemoryBridge
 from txbridge.testing.sandbox import Sandbox
-from txbridge.testing.workers import RunningWorker
 
 _CHOICES = ("auto", "containers", "embedded")
 _SCOPES = ("function", "class", "module", "package", "session")

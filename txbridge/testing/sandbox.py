@@ -24,9 +24,8 @@ from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations import Connection, OpenMessage, Selection
 from txbridge.operations.reading import old_outcome, read_view
-from txbridge.testing.backends import Backend
+from txbridge.testing.backends import SERVING_TIMEOUT_S, Backend, RunningWorker, eventually
 from txbridge.testing.fates import FATES, HasCoordinates
-from txbridge.testing.workers import SERVING_TIMEOUT_S, RunningWorker, eventually
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
 

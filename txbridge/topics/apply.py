@@ -39,6 +39,8 @@ def apply(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[Top
 
 def _with_groups_there(cluster: KafkaCluster, names: Names, options: PlanOptions) -> PlanOptions:
     """Add the groups whose check topics clients have created. These topics grow with the largest message as well."""
+    if options.relay:
+        return options
     for group in options.groups:
         if not is_group(group) or not is_topic(names.check(group)):
             raise UsageError(f"{group!r} cannot be a producer group: {names.check(group)!r} would be no topic name")
@@ -48,7 +50,8 @@ def _with_groups_there(cluster: KafkaCluster, names: Names, options: PlanOptions
 
 
 def _topics(names: Names, options: PlanOptions) -> list[str]:
-    return [*names.internal, *map(names.check, options.groups), *(one.name for one in options.real_topics)]
+    ours = [names.outbox] if options.relay else [*names.internal, *map(names.check, options.groups)]
+    return [*ours, *(one.name for one in options.real_topics)]
 
 
 def _carry_out(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
@@ -95,7 +98,7 @@ def _settle(cluster: KafkaCluster, refused: TopicPlan, reason: str, *, dry_run: 
             if why is None:
                 settled = more
                 continue
-        note = f"{change.name}={change.new} is not set; workers start without it: {why}"
+        note = f"{change.name}={change.new} is not set; all start without it: {why}"
         settled = replace(settled, notes=(*settled.notes, note), left_out=(*settled.left_out, change.name))
     if settled.action is TopicAction.CHANGE and not settled.changes:
         settled = replace(settled, action=TopicAction.OK)

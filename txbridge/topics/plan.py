@@ -5,13 +5,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
-from txbridge.core.names import Names
+from txbridge.core.names import Names, is_topic
 from txbridge.errors import UsageError
-from txbridge.kafka.admin import FoundTopic, Sight
+from txbridge.kafka.admin import UNCLEAN, FoundTopic, Sight
+from txbridge.kafka.topic_lookup import LARGEST_BATCH, marker_problem
 from txbridge.text import counted
-from txbridge.topics.real import RealTopic
 from txbridge.topics.spec import (
+    BATCH_ROOM,
+    COPY_ROOM,
     DEFAULT_MESSAGE,
     HALF_RETENTION_MS,
     HALF_ROOM,
@@ -27,6 +30,7 @@ from txbridge.topics.spec import (
     WantedTopic,
     check_topic,
     internal_topics,
+    outbox_topic,
 )
 
 #: Each half partition has Kafka transactions of its own, so a small service would pay for each. One carries more than
@@ -38,6 +42,51 @@ _REAL_PARTITIONS = 4
 _USUAL_REPLICATION_FACTOR = 3
 #: Each half partition costs its worker a transactional producer. A larger number is a typing error.
 MOST_PARTITIONS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RealTopic:
+    """A real topic that is created if it is missing. Existing ones belong to others. Without a number it gets four."""
+
+    name: str
+    partitions: int | None = None
+
+    @classmethod
+    def parse(cls, text: str, names: Names, most: int) -> Self:
+        """Parse TOPIC or TOPIC:PARTITIONS. Raises UsageError."""
+        name, colon, number = text.partition(":")
+        if not is_topic(name):
+            raise UsageError(f"--real-topic takes TOPIC or TOPIC:PARTITIONS, and {name!r} is not the name of a topic")
+        if names.is_forbidden(name):
+            raise UsageError(f"--real-topic {name}: no message is ever delivered to a topic of that name")
+        if not colon:
+            return cls(name)
+        if not number.isdecimal() or not 1 <= int(number) <= most:
+            raise UsageError(f"--real-topic {name}: the number of partitions must be between 1 and {most}")
+        return cls(name, int(number))
+
+    def config_for(self, message_size: int) -> dict[str, str]:
+        """Properties of a new topic. A delivered message is its half message with two headers."""
+        return {LARGEST_BATCH: str(max(message_size + COPY_ROOM, BATCH_ROOM))}
+
+    def objections_to(self, facts: FoundTopic) -> list[str]:
+        found = []
+        if self.partitions not in {None, facts.partitions}:
+            has = counted(facts.partitions, "partition")
+            why = "another number changes where keys go, so it is not changed here (kafka-topics.sh --alter does)"
+            found.append(f"has {has}, not {self.partitions}: {why}")
+        if (why_not := marker_problem(int(facts.config.get(LARGEST_BATCH, BATCH_ROOM)))) is not None:
+            found.append(f"nothing can be delivered to it: {why_not}")
+        return found
+
+    def notes_on(self, facts: FoundTopic, message_size: int) -> list[str]:
+        found = []
+        limit = int(facts.config.get(LARGEST_BATCH, BATCH_ROOM))
+        if limit < message_size:
+            found.append(f"takes records of up to {limit:,} bytes; a larger message is held when it is committed")
+        if facts.elects_unclean:
+            found.append(f"{UNCLEAN} is true: delivered messages can be lost")
+        return found
 
 
 class TopicAction(enum.Enum):
@@ -61,8 +110,12 @@ class PlanOptions:
     groups: tuple[str, ...] = ()
     #: Real topics that are created if they are missing.
     real_topics: tuple[RealTopic, ...] = ()
+    #: OUTBOX in the place of the other internal topics.
+    relay: bool = False
 
     def __post_init__(self) -> None:
+        if self.relay and self.groups:
+            raise UsageError("--relay takes no --group: relays have no check topic")
         for name, value, most in (
             ("partitions", self.partitions, MOST_PARTITIONS),
             ("replication-factor", self.replication_factor, 32_767),
@@ -96,7 +149,7 @@ def compare(names: Names, options: PlanOptions, seen: Mapping[str, Sight], broke
     return [
         *(_compare_topic(one, seen[one.name], options, brokers) for one in wanted_topics(names, options, seen)),
         *(
-            _compare_real(one, seen[one.name], options, size_of(options, seen[names.half]), brokers)
+            _compare_real(one, seen[one.name], options, size_of(options, seen.get(names.half)), brokers)
             for one in options.real_topics
         ),
     ]
@@ -120,12 +173,14 @@ def _compare_real(real: RealTopic, sight: Sight, options: PlanOptions, message_s
 
 
 def judge(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[Deviation]:
-    """All that is wrong with the internal topics and with the check topics of these groups."""
+    """All that is wrong with the topics of these options."""
     return [one for wanted in wanted_topics(names, options, seen) for one in wanted.deviations(seen[wanted.name])]
 
 
 def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight]) -> list[WantedTopic]:
     """The topics as they should be, given the existing ones; no I/O."""
+    if options.relay:
+        return [outbox_topic(names, options.partitions)]
     half = seen[names.half]
     kept = half.config[RETENTION] if isinstance(half, FoundTopic) else "0"
     there = [one.partitions for topic in names.identified.values() if isinstance(one := seen.get(topic), FoundTopic)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from txbridge.core.names import Names
 from txbridge.kafka.admin import UNCLEAN, MissingRight, Sight
-from txbridge.kafka.topic_rules import LARGEST_BATCH
+from txbridge.kafka.topic_lookup import LARGEST_BATCH
 from txbridge.text import counted, duration
 
 #: Bytes that HALF (the first) and discard and CHECK (the second) accept beyond the largest user value: key, headers,
@@ -50,6 +50,8 @@ _SEGMENT_BYTES = str(1024**3)
 
 #: Discards are rare, and in one partition they are in order.
 _DISCARD_PARTITIONS = 1
+#: An outbox has one of them. A relay that is paused in a transaction delays the start of those of the same partition.
+_OUTBOX_PARTITIONS = 8
 #: Number of processes of a producer group that can be asked in parallel.
 _CHECK_PARTITIONS = 4
 
@@ -260,6 +262,14 @@ def internal_topics(
 def check_topic(names: Names, group: str, *, message_size: int) -> WantedTopic:
     log = _copies(message_size, CHECK_RETENTION_MS, _CHECK_SEGMENT_MS)
     return WantedTopic(names.check(group), log, _CHECK_PARTITIONS, apply_command(names, "--group", group))
+
+
+def outbox_topic(names: Names, partitions: int | None) -> WantedTopic:
+    """OUTBOX, the progress of relays, kept as long as HALF. A new one gets so many partitions, by default 8."""
+    late = "a relay that comes back later does not know what it has sent"
+    keep = Wanted(RETENTION, PropertyRule.AT_LEAST, str(HALF_RETENTION_MS), vital=False, why=late)
+    apply = apply_command(names, "--relay")
+    return WantedTopic(names.outbox, _log((keep,), BATCH_ROOM), partitions or _OUTBOX_PARTITIONS, apply)
 
 
 def _copies(message_size: int, retention_ms: int, segment_ms: int) -> tuple[Wanted, ...]:

@@ -1,9 +1,10 @@
-"""Verification of the internal topics when a client or worker starts. A layout that would lose messages is refused."""
+"""Verification of the internal topics at the start of a program. A layout that would lose messages is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
@@ -12,9 +13,9 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, TopicRequest, wait_for
 from txbridge.kafka.unreachable import other_cluster
 from txbridge.topics.plan import PlanOptions, judge
-from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Change, WantedTopic, check_topic
+from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Change, Deviation, WantedTopic, check_topic
 
-__all__ = ["Layout", "LayoutError", "check_layout", "ensure_check_topic"]
+__all__ = ["Layout", "LayoutError", "OutboxLayout", "check_layout", "ensure_check_topic", "verify_relay_topic"]
 
 
 class LayoutError(EnvironmentProblemError):
@@ -72,9 +73,8 @@ def check_layout(
     unchecked = tuple(topic for topic in spared if isinstance(seen[topic], MissingRight))
     # No size is asked for: whatever HALF takes, the others must take as well.
     options = PlanOptions(max_message_size=1, transaction_max_age=longest_wait_ms)
-    found = [one for one in judge(names, options, seen) if one.topic not in unchecked]
-    if any(one.vital for one in found) or not isinstance(half, FoundTopic):
-        raise LayoutError([f"{one.topic}: {one}" for one in found if one.vital])
+    weak = _list_weak(one for one in judge(names, options, seen) if one.topic not in unchecked)
+    assert isinstance(half, FoundTopic)
     present = [facts for facts in seen.values() if isinstance(facts, FoundTopic)]
     return Layout(
         partitions=half.partitions,
@@ -84,9 +84,32 @@ def check_layout(
         half_retention_ms=int(half.config[RETENTION]),
         replication_factor=half.replication_factor,
         min_insync_replicas=int(half.config.get(IN_SYNC, "1")),
-        weak=tuple(f"{one.topic}: {one}" for one in found if not one.vital),
+        weak=weak,
         cluster_id=cluster.read_greeting(names.half).cluster_id,
     )
+
+
+class OutboxLayout(NamedTuple):
+    """OUTBOX, and each deviation without which nothing would be lost, with its remedy."""
+
+    topic: FoundTopic
+    weak: tuple[str, ...]
+
+
+def verify_relay_topic(admin: AdminClient, names: Names, *, bounds: Bounds | None = None) -> OutboxLayout:
+    """Verify OUTBOX, the only internal topic that a relay needs. Raises and is bounded as `check_layout`."""
+    seen = KafkaCluster(admin, bounds).read_topics([names.outbox])
+    weak, topic = _list_weak(judge(names, PlanOptions(relay=True), seen)), seen[names.outbox]
+    assert isinstance(topic, FoundTopic)
+    return OutboxLayout(topic, weak)
+
+
+def _list_weak(found: Iterable[Deviation]) -> tuple[str, ...]:
+    """The deviations without which nothing would be lost. Raises LayoutError if there are others."""
+    listed = [(one.vital, f"{one.topic}: {one}") for one in found]
+    if vital := [text for is_vital, text in listed if is_vital]:
+        raise LayoutError(vital)
+    return tuple(text for _, text in listed)
 
 
 def ensure_check_topic(
@@ -115,8 +138,8 @@ def ensure_check_topic(
                 )
             if properties.pop().vital:
                 raise LayoutError([f"{topic}: {reason}; or let an administrator run {wanted.apply}"])
-    elif problems := [f"{topic}: {one}" for one in wanted.deviations(sight) if one.vital]:
-        raise LayoutError(problems)
+    else:
+        _list_weak(wanted.deviations(sight))
 
     def is_visible() -> bool:
         now = cluster.read_topics([topic])[topic]

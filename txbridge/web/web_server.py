@@ -15,8 +15,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -64,7 +64,7 @@ class WebServer:
         pages: Mapping[str, Page] = MappingProxyType({}),
     ) -> None:
         """Listen. `questions` and `pages` are by path. Raises LocalProblemError when it cannot listen there."""
-        self._questions = dict(questions)
+        self._questions = questions
         self._pages: dict[str, Page] = {"/metrics": lambda request: _metrics(registry, request), **pages}
         self._own_names = (host, socket.gethostname().lower())
         try:
@@ -226,6 +226,20 @@ class WebServer:
             # Without the time in which other threads had the interpreter's lock.
             self._next_page = time.monotonic() + (time.thread_time() - before) * (_SHARE - 1)
         return made
+
+
+@contextmanager
+def serving(host: str, port: int, registry: CollectorRegistry, questions: Mapping[str, Question]) -> Iterator[None]:
+    """Serve within the block, unless the port is 0. The caller may put other questions in the place of these.
+
+    Raises LocalProblemError when it cannot listen there.
+    """
+    if not port:
+        yield
+        return
+    with closing(WebServer(host, port, registry, questions)) as web:
+        web.start()
+        yield
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -25,24 +25,21 @@ from txbridge.core.names import Names
 from txbridge.errors import TxBridgeError
 from txbridge.interrupts import AT_START, end_on_signal, if_interrupted
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.broker_features import require_features
 from txbridge.kafka.config import admin_config, create
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.each_broker import KeptConnections
+from txbridge.kafka.each_broker import KeptConnections, require_features
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout
-from txbridge.worker.faust.log_throttle import calm_down
-from txbridge.worker.faust.settings import faust_settings
+from txbridge.worker.faust.settings import calm_down, faust_settings
 from txbridge.worker.faust.transport import TolerantTransport
 from txbridge.worker.http.health import Health
 from txbridge.worker.http.monitor import Monitor
-from txbridge.worker.malloc import return_freed_memory
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import STOP_TIMEOUT_S, Worker
-from txbridge.worker.startup import log_end, log_start, require_rights, slots_for
+from txbridge.worker.startup import log_end, log_start, require_rights, return_freed_memory, slots_for
 
 #: Back-off after a crash of Faust.
 _FIRST_RETRY_S = 0.5
@@ -51,8 +48,6 @@ _LONGEST_RETRY_S = 10.0
 _RAN_WELL_S = 60.0
 #: After the owners have ended, Faust leaves the group: one request.
 _LEAVE_TIMEOUT_S = 5.0
-#: One metadata answer of a healthy cluster takes milliseconds.
-_PROBE_TIMEOUT_S = 5.0
 #: Thresholds of Python's garbage collector. By default it searches the youngest objects for cycles whenever there are
 #: 700 more of them. That is after about 100 messages, and no message is part of a cycle. The 10,000 messages of one
 #: Kafka transaction are some 130,000 objects, which should need no search. Cycles that Faust leaves behind may wait for
@@ -133,7 +128,11 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         admin = connect()
         membership = GroupMembership(connect)
         require_rights(admin, membership, names, settings.app_id)
+        found = KafkaCluster(admin).read_greeting(names.half).brokers
+        addresses = {node: address.rpartition(":") for node, address in found.items()}
         brokers = KeptConnections(settings.librdkafka)
+        # One that does not answer is no reason to refuse: the others do its work.
+        require_features(brokers.versions_of({node: (host, int(port)) for node, (host, _, port) in addresses.items()}))
         context = PartitionContext(
             kafka=settings.librdkafka,
             admin=admin,
@@ -151,7 +150,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             metrics=self.own_monitor.metrics,
             next_event=lambda partition: self.consumer.next_offset(TP(names.end, partition)),
             outside=self.outside,
-            slots=slots_for(layout.partitions, len(admin.list_topics(timeout=_PROBE_TIMEOUT_S).brokers)),
+            slots=slots_for(layout.partitions, len(found)),
         )
         self.own_monitor.metrics.found_partitions(layout.partitions)
         self.worker = Worker(context, settings.app_id, self.conf.broker_client_id, layout)
@@ -249,7 +248,6 @@ def _wait_for_layout(names: Names, settings: WorkerSettings, health: Health) -> 
 
     def ask() -> Layout:
         health.require_cluster(cluster.read_greeting(names.half).cluster_id)
-        require_features(settings.librdkafka)
         return check_layout(cluster.admin, names, longest_wait_ms=settings.longest_wait)
 
     layout = keep_trying(ask, _log, settings.bootstrap_servers)

@@ -2,24 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core.check_policy import CheckPolicy
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import Names
+from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits
+from txbridge.errors import TxBridgeError
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import EachBroker
-from txbridge.worker.gates.topic_lookup import TopicMemory
+from txbridge.kafka.topic_lookup import TopicMemory
+from txbridge.log import get_logger
 from txbridge.worker.observe.metrics import WorkerMetrics
-from txbridge.worker.observe.no_longer_held import NoLongerHeld
-from txbridge.worker.slots import PartitionSlots
+
+#: A topic is logged once this long has passed without a delivery. A round of retries takes milliseconds.
+_QUIET_S = 5.0
+#: A topic is logged after this at the latest. Every held message is retried within a minute, which this spans.
+_LONGEST_S = 70.0
+#: Topics with a line of their own; all others share one. Clients can invent thousands of real topics.
+_MOST_TOPICS = 50
+_OTHERS = "(other)"
+
+_log = get_logger("txbridge.worker")
+
+
+@dataclass(slots=True)
+class _Delivered:
+    first: float
+    last: float
+    count: int = 0
+    partitions: set[int] = field(default_factory=set)
+
+
+class NoLongerHeld:
+    """The log line `no_longer_held`: held messages that were delivered at last, one line for a topic.
+
+    Shared by all partitions of a worker. Thread-safe; `now` is of a monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._topics: dict[str, _Delivered] = {}
+        #: Number of partitions that are served now.
+        self._served = 0
+
+    @contextmanager
+    def service(self) -> Iterator[None]:
+        """Context in which an owner serves its partition. When the last one ends, all topics are logged.
+
+        Until then, another partition may deliver more messages of the same topic.
+        """
+        with self._lock:
+            self._served += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._served -= 1
+                is_last = not self._served
+            if is_last:
+                self.log_due(None)
+
+    def note_delivered(self, partition: int, delivered: Iterable[HalfEntry], now: float) -> None:
+        """Count those of the delivered messages that were held."""
+        held = [entry.real_topic for entry in delivered if entry.state is TransactionState.HELD]
+        if not held:
+            return
+        with self._lock:
+            for topic in held:
+                name = topic if topic in self._topics or len(self._topics) < _MOST_TOPICS else _OTHERS
+                found = self._topics.setdefault(name, _Delivered(now, now))
+                found.last, found.count = now, found.count + 1
+                found.partitions.add(partition)
+
+    def log_due(self, now: float | None) -> None:
+        """Log the topics that are due, or all topics if `now` is None."""
+        # Called in every turn of every owner, and nearly always there is nothing to log.
+        if not self._topics:
+            return
+        with self._lock:
+            due = {
+                topic: found
+                for topic, found in self._topics.items()
+                if now is None or now - found.last >= _QUIET_S or now - found.first >= _LONGEST_S
+            }
+            for topic in due:
+                del self._topics[topic]
+        for topic, found in due.items():
+            _log.info("no_longer_held", topic=topic, count=found.count, partitions=sorted(found.partitions))
+
+
+class NoRoomError(TxBridgeError):
+    """The process serves as many partitions as it can. One that it gives up makes room again."""
+
+
+class PartitionSlots:
+    """Room for partitions: so many as the process's file descriptors suffice for. Thread-safe. None is no limit."""
+
+    def __init__(self, capacity: int | None = None, refusal: str = "") -> None:
+        self._free = capacity
+        self._refusal = refusal
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one_slot(self) -> Iterator[None]:
+        """Room for one partition within the block. Raises NoRoomError when there is none.
+
+        Without it, half of the partition's clients would find no descriptor, and librdkafka would say only that a
+        broker cannot be reached.
+        """
+        if self._free is None:
+            yield
+            return
+        with self._lock:
+            if self._free == 0:
+                raise NoRoomError(self._refusal)
+            self._free -= 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._free += 1
 
 
 @dataclass(frozen=True, slots=True)

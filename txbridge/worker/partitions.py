@@ -31,11 +31,10 @@ from txbridge.topics.verify import Layout
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.internal_topics import InternalTopics
 from txbridge.worker.observe.metrics import PartitionFacts
-from txbridge.worker.partition_context import PartitionContext
+from txbridge.worker.partition_context import NoRoomError, PartitionContext
 from txbridge.worker.restored import Restored
-from txbridge.worker.slots import NoRoomError
 from txbridge.worker.takeover.restore import take_over
-from txbridge.worker.takeover.unended import why_unended
+from txbridge.worker.takeover.state_reader import why_unended
 from txbridge.worker.turn.commit_loop import CommitLoop
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
@@ -144,11 +143,6 @@ class PartitionOwner(threading.Thread):
         else:
             self.inbox.wake()
         return answer
-
-    def _answer_questions(self, queue: HalfQueue) -> None:
-        while self._questions:
-            question, answer = self._questions.popleft()
-            answer.set_result(question(queue))
 
     def _dismiss_questions(self) -> None:
         while self._questions:
@@ -260,7 +254,9 @@ class PartitionOwner(threading.Thread):
         try:
             while not self._told_to_stop():
                 self._context.no_longer_held.log_due(self._outside.monotonic())
-                self._answer_questions(queue)
+                while self._questions:
+                    question, answer = self._questions.popleft()
+                    answer.set_result(question(queue))
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue

@@ -1,4 +1,4 @@
-"""The start of a worker: a log line that identifies it, and a check of the rights that it needs.
+"""The start of a worker: a log line, the room for memory and descriptors, and a check of the rights that it needs.
 
 A missing right is reported by name at the start, instead of by a partition that makes no progress. Rights on real
 topics are checked at delivery, because the topics' names are not known before.
@@ -6,7 +6,10 @@ topics are checked at delivery, because the topics' names are not known before.
 
 from __future__ import annotations
 
+import ctypes
 import resource
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as NoAnswer
 from importlib.metadata import version
@@ -19,13 +22,18 @@ from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.denied import missing_right
 from txbridge.kafka.descriptors import capacity, needed, refusal
+from txbridge.kafka.errors import missing_right
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.log import get_logger
-from txbridge.worker.slots import PartitionSlots
+from txbridge.worker.partition_context import PartitionSlots
 
 _log = get_logger("txbridge.worker")
+
+#: mallopt's M_ARENA_MAX, and the value. With two, the threads of librdkafka use no more processor time.
+_ARENA_MAX, _ARENAS = -8, 2
+#: Each time malloc looks at all its free memory, which takes milliseconds after a backlog and less at other times.
+_TRIM_EVERY_S = 30.0
 
 
 def log_start(settings: WorkerSettings) -> None:
@@ -106,3 +114,23 @@ def _of_group(membership: GroupMembership, wanted: Right) -> Iterator[str]:
         return
     if denied:
         yield missing_right("READ", f"group {wanted.name}")
+
+
+def return_freed_memory() -> None:
+    """Let malloc have few arenas, and return what is free from time to time. To be called before threads start.
+
+    A backlog fills the worker's memory for a moment. glibc's malloc has eight arenas for each processor, and a worker
+    has twenty threads of librdkafka for each partition. After a backlog of 50,000 messages 215 of 417 MB were free
+    memory in these arenas, where only their own threads could use it.
+    """
+    libc = ctypes.CDLL(None)
+    # Other C libraries have neither arenas nor these functions.
+    if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim"):
+        libc.mallopt(_ARENA_MAX, _ARENAS)
+        threading.Thread(target=_trim_for_ever, args=(libc,), name="txbridge-malloc", daemon=True).start()
+
+
+def _trim_for_ever(libc: ctypes.CDLL) -> None:
+    while True:
+        time.sleep(_TRIM_EVERY_S)
+        libc.malloc_trim(0)

@@ -27,16 +27,26 @@ class Migration(migrations.Migration):
                 "db_table": "txbridge_outbox",
                 "verbose_name": "outbox entry",
                 "verbose_name_plural": "outbox entries",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("deliver_at__isnull", False)),
+                        fields=["deliver_at", "id"],
+                        name="txbridge_outbox_due",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name="OutboxLane",
+            name="OutboxRelay",
             fields=[
-                ("lane", models.IntegerField(primary_key=True, serialize=False)),
-                ("transaction_id", models.CharField(max_length=32, null=True)),
-                ("half_partition", models.IntegerField(null=True)),
-                ("half_offset", models.BigIntegerField(null=True)),
+                ("id", models.IntegerField(primary_key=True, serialize=False)),
+                ("identity", models.CharField(max_length=16)),
+                ("owner", models.CharField(max_length=32, null=True)),
+                ("batch", models.BigIntegerField()),
+                ("topic_id", models.CharField(max_length=32, null=True)),
+                ("partition", models.IntegerField(null=True)),
+                ("position", models.BigIntegerField(null=True)),
             ],
-            options={"db_table": "txbridge_outbox_lanes"},
+            options={"db_table": "txbridge_outbox_relay"},
         ),
     )

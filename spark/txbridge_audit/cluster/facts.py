@@ -26,9 +26,12 @@ def named(namespace: str) -> Names:
 
 
 def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[TopicPartition]]:
-    """The partitions of each internal topic. Raises CouldNotAuditError when topics or rights are missing."""
+    """The partitions of each internal topic, and of OUTBOX if there is one. Where only relays work there is only this.
+
+    Raises CouldNotAuditError when topics or rights are missing.
+    """
     counts = cluster.partition_counts()
-    wanted = names.internal
+    wanted = names.internal if names.outbox not in counts or counts.keys() & set(names.internal) else ()
     missing = [name for name in wanted if name not in counts]
     if hidden := cluster.forbidden_topics(missing):
         raise CouldNotAuditError(
@@ -43,7 +46,7 @@ def internal_topics(cluster: AuditedCluster, names: Names) -> dict[str, list[Top
             "HALF, END, OP and OFFSET must have the same number of partitions, but have "
             + ", ".join(f"{name} {counts[name]}" for name in wanted[:4])
         )
-    return {name: partitions_of(name, counts[name]) for name in wanted}
+    return {name: partitions_of(name, counts.get(name, 0)) for name in (*names.internal, names.outbox)}
 
 
 def check_partitions(names: Names, counts: Mapping[str, int]) -> list[TopicPartition]:
@@ -173,12 +176,12 @@ def existing(cluster: AuditedCluster, topics: Collection[str], chosen: Collectio
     counts = cluster.partition_counts()
     unknown = sorted(set(chosen) - set(topics) - set(counts))
     if unknown:
-        raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no half message names it: check --only-topic")
+        raise CouldNotAuditError(f"no topic {', '.join(unknown)}, and no message names it: check --only-topic")
     wanted = set(topics) & set(chosen) if chosen else set(topics)
     hidden = cluster.forbidden_topics([topic for topic in wanted if topic not in counts])
     if hidden:
         raise CouldNotAuditError(
-            f"half messages go to {', '.join(hidden)}, which the audit's user may not see, so their fates are "
+            f"messages go to {', '.join(hidden)}, which the audit's user may not see, so their fates are "
             "not known; give it the right to read there, or audit others with --only-topic"
         )
     return [key for topic in sorted(wanted) if topic in counts for key in partitions_of(topic, counts[topic])]

@@ -15,6 +15,7 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, HalfFacts, TopicPartition
 from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 #: Names of the facts about a half partition that a continued audit keeps from its first step.
@@ -38,6 +39,8 @@ class Seen:
     named: frozenset[str]
     #: `discards_cut` of judge.facts.Facts at the first step. Later records were read.
     discards_cut: bool
+    #: See judge.facts.Facts.
+    relays: Mapping[int, Numbering] = dataclasses.field(default_factory=dict)
 
     def start_of(
         self, partitions: Collection[TopicPartition], starts: Ends, *, whole: bool

@@ -21,6 +21,7 @@ from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
 from txbridge_audit.protocol import client_records
 from txbridge_audit.protocol.mentions import UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 
@@ -40,16 +41,21 @@ class AuditedTopics:
 class Intake(Protocol):
     """Reads the records of spans as mentions. Everything is read once, the discard topic before END."""
 
-    #: Real topics that well-formed half messages name.
+    #: Real topics that well-formed half messages, and relays, name.
     named: set[str]
     #: The last checkpoint of each partition.
     checkpoints: dict[int, AuditCheckpoint]
+    #: See Facts.
+    relays: dict[int, Numbering]
 
     def take_halves(self, spans: Mapping[TopicPartition, Range]) -> None:
         """Read HALF, as soon as it is called: then `named` is known."""
 
     def take_offsets(self, spans: Mapping[TopicPartition, Range]) -> None:
         """Read OFFSET, as soon as it is called: then `checkpoints` are known, and compaction takes nothing."""
+
+    def take_progress(self, spans: Mapping[TopicPartition, Range]) -> None:
+        """Read OUTBOX, as soon as it is called: then `named` and `relays` are known."""
 
     def take_discards(self, spans: Mapping[TopicPartition, Range]) -> None:
         """Read the discard topic."""
@@ -102,10 +108,13 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
 
     # Step 1: the real topics that exist, from a first look at HALF.
     source.say("reading half messages")
-    half_keys = partitions[names.half]
+    half_keys, outbox_keys = partitions[names.half], partitions[names.outbox]
     watermarks = cluster.high_watermarks(internal)
     first_look = {key: watermarks[key] for key in half_keys}
     intake.take_halves(ranges(first, first_look))
+    intake.relays |= {} if seen is None else seen.relays
+    progress = cluster.stable_offsets(outbox_keys)
+    intake.take_progress(ranges(first, progress))
     real = _existing(source, plan, intake, seen)
 
     # Step 2: the earlier cut of the real topics.
@@ -131,8 +140,9 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
     checks_since = checks_since_of(names, cluster, check_starts, seen)
     check = cluster.stable_offsets(check_keys)
 
-    # Steps 5 to 8: OP and discard, once every Kafka transaction that had written by now is decided; END; HALF.
+    # Steps 5 to 8: OP, OUTBOX and discard, once every Kafka transaction that had written by now is decided; END; HALF.
     op = settle(cluster, partitions[names.op], timeout=plan.settle_timeout)
+    outbox = settle(cluster, outbox_keys, timeout=plan.settle_timeout)
     discard = settle(cluster, partitions[names.discard], timeout=plan.settle_timeout)
     # END as the worker reads it: an aborted record decides nothing, and none behind an open transaction is applied.
     end = settle(cluster, partitions[names.end], timeout=plan.settle_timeout)
@@ -141,12 +151,13 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
 
     # Step 9: the real topics again, those named meanwhile included.
     intake.take_halves(ranges(first_look, half))
+    intake.take_progress(ranges(progress, outbox.ends))
     real = _existing(source, plan, intake, seen)
     after = settle(cluster, real, timeout=plan.settle_timeout)
     real_starts = cluster.log_starts(real)
     real_first = real_starts if seen is None else seen.start_of(real, real_starts, whole=False)
     if seen is not None:
-        refuse_shorter(first, offset, op.ends, discard.ends, end.ends, half)
+        refuse_shorter(first, offset, op.ends, outbox.ends, discard.ends, end.ends, half)
 
     # Step 10: everything is fixed; read the rest.
     source.say("reading decisions, outcomes and real topics")
@@ -159,7 +170,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
     intake.take_checks(asked)
 
     known = facts.partition_facts(names, cluster, partitions, starts, checkpoints, op, first, watermarks)
-    spans = {**ranges(first, {**later, **half, **discard.ends}), **rest, **asked}
+    spans = {**ranges(first, {**later, **half, **outbox.ends, **discard.ends}), **rest, **asked}
     return Reading(
         facts=Facts(
             partitions=known if seen is None else since_the_first_step(known, seen),
@@ -169,12 +180,17 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
             limits=plan.limits,
             checks_since=checks_since,
             discards_cut=discards_cut,
+            relays=intake.relays,
+            are_relays_settled=not outbox.unsettled,
+            only_topics=plan.selection.topics,
         ),
         starts=starts | real_starts,
         truncated=[key for key, start in real_starts.items() if start > 0],
         checkpoints=checkpoints,
         spans=spans,
-        hidden={key: (cut.ends[key], to) for cut in (op, discard, end, after) for key, to in cut.unsettled.items()},
+        hidden={
+            key: (cut.ends[key], to) for cut in (op, outbox, discard, end, after) for key, to in cut.unsettled.items()
+        },
         topic_ids=cluster.topic_ids({topic for topic, _ in spans}),
         continued=seen is not None,
     )
@@ -191,7 +207,9 @@ def _gather_again(source: AuditedTopics, plan: Plan, past: PastAudit, intake: In
     """
     cluster, names, partitions = source.cluster, source.names, source.partitions
     cluster.forget_leaders()
-    internal = {key for keys in partitions.values() for key in keys}
+    # OUTBOX may have been made since.
+    outbox = [key for key in partitions[names.outbox] if key in past.spans]
+    internal = {key for topic in names.internal for key in partitions[topic]} | set(outbox)
     past.refuse_changed(names.namespace, cluster, internal)
     source.say("reading the offsets of the report again")
     starts = cluster.log_starts(past.spans)
@@ -204,6 +222,7 @@ def _gather_again(source: AuditedTopics, plan: Plan, past: PastAudit, intake: In
 
     intake.take_halves(of(names.half))
     intake.take_offsets(of(names.offset))
+    intake.take_progress({key: spans[key] for key in outbox})
     for checkpoint in intake.checkpoints.values():
         facts.check_ids(names, cluster, checkpoint.topics)
     discards_cut = any(starts[key] > 0 for key in partitions[names.discard])
@@ -242,6 +261,9 @@ def _gather_again(source: AuditedTopics, plan: Plan, past: PastAudit, intake: In
             read_at=plan.read_at,
             checks_since=facts.checks_since(names, cluster, {key: starts[key] for key in checks}),
             discards_cut=discards_cut,
+            relays=intake.relays,
+            are_relays_settled=not past.cut_of(outbox).unsettled,
+            only_topics=plan.selection.topics,
         ),
         starts=starts,
         truncated=[key for key, start in real_starts.items() if start > 0],
@@ -258,7 +280,7 @@ def _begin(source: AuditedTopics, plan: Plan, starts: Ends) -> dict[TopicPartiti
     names, partitions = source.names, source.partitions
     speaking = [*partitions[names.end], *partitions[names.op]]
     return begin(source.cluster, plan.selection, partitions[names.half], speaking, starts) | {
-        key: starts[key] for key in (*partitions[names.offset], *partitions[names.discard])
+        key: starts[key] for topic in (names.offset, names.outbox, names.discard) for key in partitions[topic]
     }
 
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from txbridge.core.names import Names
+from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.transaction import SetAside
-from txbridge_audit.protocol import client_records, worker_records
-from txbridge_audit.protocol.mentions import AsideMention, DiscardMention, HalfMention, Mention, UnreadableMention
+from txbridge_audit.protocol import client_records, relay_records, worker_records
+from txbridge_audit.protocol.mentions import (
+    AsideMention,
+    DiscardMention,
+    HalfMention,
+    Mention,
+    NamedMention,
+    UnreadableMention,
+)
 from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 
@@ -44,6 +52,20 @@ def offset_mentions(
             yield told
 
 
+def progress_mentions(
+    steps: list[ProgressStep], named: set[str], records: Iterable[KafkaRecord]
+) -> Iterator[NamedMention | UnreadableMention]:
+    """The rows that OUTBOX names. What it says of the batches goes into `steps`, and their real topics into `named`."""
+    for record in records:
+        told = relay_records.progress_of(record)
+        if isinstance(told, UnreadableMention):
+            yield told
+        else:
+            steps.append(told[0])
+            named.update(row.topic for row in told[1])
+            yield from told[1]
+
+
 def discard_mentions(records: Iterable[KafkaRecord]) -> Iterator[AsideMention | DiscardMention]:
     """What the records of the discard topic say."""
     return (told for told in map(worker_records.discard_mention, records) if told is not None)
@@ -70,8 +92,10 @@ def other_mentions(
             # It may claim a half message. So it is not passed over without a word.
             fault = "the name of a header is not UTF-8, so that it cannot be read here"
             yield UnreadableMention(record.partition, None, record.offset, record.topic, fault)
-        elif (copy := worker_records.copy_mention(record, counts[record.topic])) is not None:
-            yield copy
+        elif HALF_COORDINATES in (text := record.texts()):
+            yield worker_records.copy_mention(record, text, counts[record.topic])
+        elif OUTBOX_BATCH in text:
+            yield relay_records.row_mention(record, text)
 
 
 def check_mentions(records: Iterable[KafkaRecord]) -> Iterator[Mention]:

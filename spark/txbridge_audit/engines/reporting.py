@@ -6,10 +6,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
 from txbridge.core import names
-from txbridge.core.names import Names
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
@@ -21,44 +19,26 @@ from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import SAYS
+from txbridge_audit.judge.relays import STATES
 from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of
-from txbridge_audit.report.entries import missing_rights, open_transactions, ranges_gone
+from txbridge_audit.report.entries import missing_rights, open_transactions, out_of_turn, ranges_gone
 from txbridge_audit.report.entry import Entry, Tally
 from txbridge_audit.report.model import AuditReport
-from txbridge_audit.report.sums import Entries, OddRecords, Sums
+from txbridge_audit.report.sums import (
+    BY_CHECK,
+    DELIVERED_BEFORE,
+    DOUBLED,
+    ROLLED_BACK_BUT_VISIBLE,
+    Entries,
+    OddRecords,
+    Sums,
+)
 
 #: Altered records that are read once more to name the differences. Each costs some milliseconds. They tend to be alike.
 EXPLAINED = 50
 #: Topic, partition, offset.
 Coordinates = tuple[str, int, int]
-
-
-def report_on(
-    source: AuditedTopics, plan: Plan, reading: Reading, facts: Facts, sums: Sums, odd: OddRecords, *, engine: str
-) -> AuditReport:
-    """The report. `sums` are complete, strays included; they are used up."""
-    return report_of(
-        source.names,
-        sums,
-        odd,
-        facts,
-        starts=reading.starts,
-        cuts={key: (span.start, span.end) for key, span in reading.spans.items()},
-        hidden=reading.hidden,
-        selection=plan.selection,
-        limits=plan.limits,
-        started_at=plan.now,
-        read_at=plan.read_at,
-        seconds=time.time() - plan.read_at / 1000,
-        topic_ids=reading.topic_ids,
-        continued=reading.continued,
-        lost_since={f"{topic}/{partition}": number for (topic, partition), number in reading.lost.items()},
-        bootstrap_servers=source.settings.bootstrap_servers,
-        cluster_id=source.cluster.cluster_id,
-        version=version("txbridge"),
-        engine=engine,
-    )
 
 
 def with_differences(settings: KafkaSettings, entries: Sequence[Entry]) -> list[Entry]:
@@ -79,48 +59,49 @@ def with_differences(settings: KafkaSettings, entries: Sequence[Entry]) -> list[
     ]
 
 
-def report_of(
-    names: Names,
-    sums: Sums,
-    odd: OddRecords,
-    facts: Facts,
-    *,
-    starts: Mapping[TopicPartition, int],
-    cuts: Mapping[TopicPartition, tuple[int, int]],
-    hidden: Mapping[TopicPartition, tuple[int, int]],
-    **about: Any,
+def report_on(
+    source: AuditedTopics, plan: Plan, reading: Reading, facts: Facts, sums: Sums, odd: OddRecords, *, engine: str
 ) -> AuditReport:
-    """The report. `sums` are complete, strays included; they are used up.
-
-    `starts` are log starts, `cuts` the first offset and the end of what was read of each partition, and `hidden` the
-    partitions that an open Kafka transaction hides. `about` are further fields of the report.
-    """
-    internal = set(names.internal)
-    found = sums.entries
+    """The report. `sums` are complete, strays included; they are used up."""
+    names, found = source.names, sums.entries
     found.add_all(odd.make_entries())
     found.add_all(ranges_gone(names, facts))
+    found.add_all(out_of_turn(names, facts))
     found.add_all(missing_rights(facts))
-    found.add_all(open_transactions(internal, hidden.items()))
+    found.add_all(open_transactions({*names.internal, names.outbox}, reading.hidden.items()))
     sums.add_records(facts)
-    ends = {key: end for key, (_, end) in cuts.items() if key[0] == names.half and end > 0}
-    emptied = ends if all(starts[key] >= end for key, end in ends.items()) else {}
+    ends = {key: span.end for key, span in reading.spans.items() if key[0] == names.half and span.end > 0}
+    emptied = ends if all(reading.starts[key] >= end for key, end in ends.items()) else {}
     if emptied:
         sums.add_emptied(sum(emptied.values()))
     found.add_all(_blind(sums, emptied))
+    fates = sums.by_name("fate", table.FATES)
     return AuditReport(
         namespace=names.namespace,
-        transactions=sum(sums.fates.values()),
-        fates={fate: sums.fates[fate] for fate in table.FATES},
-        pending_states={state: sums.pending_states[state] for state in PENDING_STATES},
+        transactions=sum(fates.values()),
+        fates=fates,
+        pending_states=sums.by_name("pending", PENDING_STATES),
         violations=_tally(found, table.VIOLATIONS, with_zeros=True),
         findings=_tally(found, table.FINDINGS),
-        delivered_more_than_once=sums.delivered_more_than_once,
-        rolled_back_but_visible=sums.rolled_back_but_visible,
-        answered_by_check=sums.answered_by_check,
-        delivered_before_given_up=sums.delivered_before_given_up,
+        rows=sums.by_name("row", STATES),
+        delivered_more_than_once=sums.counts[DOUBLED],
+        rolled_back_but_visible=sums.counts[ROLLED_BACK_BUT_VISIBLE],
+        answered_by_check=sums.counts[BY_CHECK],
+        delivered_before_given_up=sums.counts[DELIVERED_BEFORE],
         unjudged=sums.unjudged_by_kind(),
-        cuts=_cuts(cuts, facts.before, hidden),
-        **about,
+        cuts=_cuts(reading, facts.before),
+        selection=plan.selection,
+        limits=plan.limits,
+        started_at=plan.now,
+        read_at=plan.read_at,
+        seconds=time.time() - plan.read_at / 1000,
+        topic_ids=reading.topic_ids,
+        continued=reading.continued,
+        lost_since={f"{topic}/{partition}": number for (topic, partition), number in reading.lost.items()},
+        bootstrap_servers=source.settings.bootstrap_servers,
+        cluster_id=source.cluster.cluster_id,
+        version=version("txbridge"),
+        engine=engine,
     )
 
 
@@ -143,21 +124,15 @@ def _tally(found: Entries, kinds: Collection[str], *, with_zeros: bool = False) 
     return Tally(by_kind, tuple(entry for kind in kinds for entry in found.listed.get(kind, ())))
 
 
-def _cuts(
-    cuts: Mapping[TopicPartition, tuple[int, int]],
-    before: Mapping[TopicPartition, int],
-    hidden: Mapping[TopicPartition, tuple[int, int]],
-) -> dict[str, dict[str, dict[str, int]]]:
+def _cuts(reading: Reading, before: Mapping[TopicPartition, int]) -> dict[str, dict[str, dict[str, int]]]:
     found: dict[str, dict[str, dict[str, int]]] = {}
-    for key in sorted(cuts):
-        topic, partition = key
-        start, end = cuts[key]
-        offsets = {"start": start, "end": end}
+    for key, span in sorted(reading.spans.items()):
+        offsets = {"start": span.start, "end": span.end}
         if key in before:
             offsets["before"] = before[key]
-        if key in hidden:
-            offsets["target"] = hidden[key][1]
-        found.setdefault(topic, {})[str(partition)] = offsets
+        if key in reading.hidden:
+            offsets["target"] = reading.hidden[key][1]
+        found.setdefault(key[0], {})[str(key[1])] = offsets
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from txbridge.kafka.denied import named
+from txbridge.kafka.errors import named
 from txbridge_audit.cluster.cuts import ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, kind_of, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings

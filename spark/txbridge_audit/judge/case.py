@@ -19,7 +19,7 @@ from txbridge_audit.judge.lacking import (
 )
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import AuditedTransaction
-from txbridge_audit.protocol.mentions import CheckMention, CopyMention, MessagePart, ParkedMention
+from txbridge_audit.protocol.mentions import CheckMention, CopyMention, MessagePart, ParkedMention, RowMention
 
 #: A held message is tried again after a minute at most, so it is delivered soon after its topic is back. If it is held
 #: for hours more, something else is wrong.
@@ -151,8 +151,8 @@ class Case(DeliveredCase):
     def are_parked_known(self) -> bool:
         return not self.missing_evidence & PARKED
 
-    def is_before(self, copy: CopyMention) -> bool:
-        """Whether the copy lies below the earlier cut."""
+    def is_before(self, copy: CopyMention | RowMention) -> bool:
+        """Whether the record lies below the earlier cut."""
         return copy.at < self.facts.before.get((copy.topic, copy.place), 0)
 
     @lazy

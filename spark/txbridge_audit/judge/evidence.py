@@ -30,9 +30,9 @@ from txbridge_audit.judge.fates import DELIVERED
 from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.transaction import AuditedTransaction
 
-#: Half partition, real topic, partition of the real topic.
+#: Half partition (or writer of a relay's rows), real topic, partition of the real topic.
 AnchorPlace = tuple[int, str, int]
-#: Offset in OP, offset in the real topic, append time in OP (ms).
+#: Offset in OP (or number of the batch), offset in the real topic, append time in OP (ms).
 Anchor = tuple[int, int, int]
 
 #: Delivered records that prove a loss behind them.
@@ -41,7 +41,7 @@ ENOUGH = 2
 
 @dataclass(slots=True)
 class Evidence:
-    """What the transactions that were seen so far prove about the others. Two of them can be added."""
+    """What the transactions that were seen so far prove about the others."""
 
     #: By place, delivered records that are still there: the oldest ones, by their OP records.
     anchors: dict[AnchorPlace, list[Anchor]] = field(default_factory=dict)
@@ -50,6 +50,11 @@ class Evidence:
 
     def see_transaction(self, transaction: AuditedTransaction) -> None:
         """Take what one transaction proves."""
+        for named in transaction.named if len(transaction.rows) == 1 else ():
+            row = transaction.rows[0]
+            # The rows of an outbox lie in the order of their batches, as messages lie in that of their OP records.
+            if (row.batch, row.topic) == (named.batch, named.topic):
+                self.add_anchor((transaction.partition, row.topic, row.place), (row.batch, row.at, 0))
         if not transaction.halves or not transaction.outcomes:
             return
         if (plain := plain_fate(transaction)) is not None:
@@ -79,14 +84,6 @@ class Evidence:
             there.append(anchor)
             there.sort()
             del there[ENOUGH:]
-
-    def add(self, other: Evidence) -> None:
-        """Take the evidence of other transactions."""
-        for place, anchors in other.anchors.items():
-            for anchor in anchors:
-                self.add_anchor(place, anchor)
-        for key, halves in other.unexplained.items():
-            self.unexplained.setdefault(key, set()).update(halves)
 
     def find_proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], LossProof]:
         """See KnownProofs. `truncated` names the partitions of real topics whose log start is not 0."""

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from txbridge_audit.judge.lacking import CHECKS_KEPT_MS
 from txbridge_audit.judge.lazy import lazy
+from txbridge_audit.protocol.relay_records import Numbering
 
 #: (topic, partition)
 TopicPartition = tuple[str, int]
@@ -122,6 +123,12 @@ class Facts:
     #: By half partition and transaction id, half messages with this id that OP names as discarded, and that no record
     #: of the discard topic explains. Each may be a copy of another one with its id.
     unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)
+    #: By writer (protocol/relay_records.py), what the progress of its outbox tells.
+    relays: Mapping[int, Numbering] = dataclasses.field(default_factory=dict)
+    #: Whether every Kafka transaction in the earlier cut of the real topics is decided in the cut of OUTBOX.
+    are_relays_settled: bool = True
+    #: The real topics that are read; none means all that are named.
+    only_topics: Collection[str] = ()
 
     @property
     def checks_kept_since(self) -> int:

@@ -32,11 +32,11 @@ PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED
 
 
 def _lost_needs(one: Traits) -> int | str | None:
-    if one.is_visible and not (one.fate == "unverifiable" and one.is_committed):
-        return None
     # END tells whether somebody had given it up, and whether there was a commit.
     if one.fate in {"abandoned", "cancelled"}:
         return WINNER
+    if one.is_visible and not (one.fate == "unverifiable" and one.is_committed):
+        return None
     if one.fate == "LOST":
         return 0
     if one.fate == "unverifiable" and one.is_committed:
@@ -104,7 +104,11 @@ UNVERIFIABLE = VerdictKind(
     "audit more often than records expire (--continue), or keep END, OP and the real topics longer",
 )
 LOST = VerdictKind(
-    "LOST", Sort.WRONG_FATE, "committed, not visible", "deliver it by hand: HALF still holds the message", _lost_needs
+    "LOST",
+    Sort.WRONG_FATE,
+    "committed, not visible",
+    "deliver it by hand: HALF still holds the message, unless a relay has sent it",
+    _lost_needs,
 )
 PARTIAL = VerdictKind(
     "PARTIAL",

@@ -139,7 +139,10 @@ FOREIGN_COPY = _finding(
 )
 
 # Those that do not come from a transaction
-MALFORMED = _finding("MALFORMED", "a record of HALF or END that is not ours or breaks a rule; it has no effect")
+BATCH_OUT_OF_TURN = _finding(
+    "BATCH_OUT_OF_TURN", "the progress of a relay leaves out a batch, or has one twice: it may have lost records"
+)
+MALFORMED = _finding("MALFORMED", "a record of HALF, END or OUTBOX that is not ours or breaks a rule; it has no effect")
 COPY = _finding("COPY", "a half message that its producer has sent twice; the first one counts")
 OTHER_NAMESPACE = _finding(
     "OTHER_NAMESPACE", "a visible record that belongs to a half message of another namespace", sort=Sort.NOTE

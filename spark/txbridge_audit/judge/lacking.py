@@ -33,7 +33,7 @@ REASONS: Mapping[int, str] = {
     CHECKS_AGED: "CHECKS_AGED",
     OPEN: "OPEN_TRANSACTION",
 }
-REAL_TOPIC, HALF_GONE = "REAL_TOPIC", "HALF_GONE"
+REAL_TOPIC, HALF_GONE, OUTBOX_GONE = "REAL_TOPIC", "HALF_GONE", "OUTBOX_GONE"
 
 SAYS: Mapping[str, str] = {
     "END_GONE": "END no longer holds all decisions of their time",
@@ -48,6 +48,7 @@ SAYS: Mapping[str, str] = {
     "OPEN_TRANSACTION": "a Kafka transaction that stayed open hides what became of them",
     REAL_TOPIC: "compaction, retention or the deletion of the real topic may have removed the record",
     HALF_GONE: "HALF no longer holds the half message",
+    OUTBOX_GONE: "OUTBOX does not hold the progress of a relay's batch: it was removed, or is another namespace's",
 }
 
 #: Time for which check topics keep requests by the protocol, ms. Older requests do not count as missing.
@@ -55,7 +56,7 @@ CHECKS_KEPT_MS = 3_600_000
 
 #: Reasons for which a rule that judges nothing is no finding. The protocol or the policy of a real topic lets the
 #: evidence go. An open Kafka transaction is a finding of its own. Without a check topic no worker could send a check.
-BY_DESIGN = frozenset({"CHECKS_AGED", "NO_CHECK_TOPIC", "OPEN_TRANSACTION", REAL_TOPIC})
+BY_DESIGN = frozenset({"CHECKS_AGED", "NO_CHECK_TOPIC", "OPEN_TRANSACTION", REAL_TOPIC, OUTBOX_GONE})
 
 
 class Traits(NamedTuple):

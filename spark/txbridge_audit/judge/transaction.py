@@ -14,8 +14,10 @@ from txbridge_audit.protocol.mentions import (
     EndMention,
     HalfMention,
     Mention,
+    NamedMention,
     OutcomeMention,
     ParkedMention,
+    RowMention,
 )
 
 
@@ -37,6 +39,9 @@ class AuditedTransaction:
     discards: list[DiscardMention] = field(default_factory=list)
     #: Records of the discard topic that say that this half message is malformed, or a copy.
     asides: list[AsideMention] = field(default_factory=list)
+    #: What there is of a relay's row, which has no half message.
+    named: list[NamedMention] = field(default_factory=list)
+    rows: list[RowMention] = field(default_factory=list)
 
     def add(self, mention: Mention) -> None:
         """Add a mention of this half message."""
@@ -56,6 +61,8 @@ _LIST_OF: dict[type[Mention], str] = {
     CheckMention: "checks",
     DiscardMention: "discards",
     AsideMention: "asides",
+    NamedMention: "named",
+    RowMention: "rows",
 }
 
 

@@ -17,6 +17,7 @@ from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.lacking import Traits, reason_for
 from txbridge_audit.judge.plain import plain_fate
+from txbridge_audit.judge.relays import judge_row
 from txbridge_audit.judge.rule import VerdictKind
 from txbridge_audit.judge.table import NEEDING
 from txbridge_audit.judge.transaction import AuditedTransaction
@@ -43,6 +44,8 @@ class Verdict:
     #: By kind of violation that can lack evidence, and that the transaction could have broken: the reason why it was
     #: not judged; empty when it was.
     reach: Mapping[str, str]
+    #: Of a relay's row, what became of it (relays.STATES).
+    row: str | None = None
 
     @property
     def key(self) -> tuple[int, int | None]:
@@ -59,6 +62,8 @@ class Verdict:
     def is_closed(self) -> bool:
         """Whether only a new record could change it."""
         case = self.case
+        if self.row is not None:
+            return self.row != fates.PENDING.name
         if case.message is None:
             # An open parked entry has expired once HALF has lost the half message.
             return case.parked is None
@@ -85,7 +90,10 @@ class Verdict:
 
 
 def judge(transaction: AuditedTransaction, facts: Facts) -> Verdict:
-    """Judge one transaction."""
+    """Judge one transaction, or a relay's row."""
+    if transaction.named or transaction.rows:
+        row = judge_row(case := Case(transaction, facts))
+        return Verdict(case, None, "", None, row.violations, row.findings, row.reach, row.state)
     plain = plain_fate(transaction)
     return judge_by_rules(transaction, facts) if plain is None else _judge_plain(transaction, facts, plain)
 

@@ -148,7 +148,7 @@ def _violation(
 PHANTOM = VerdictKind(
     "PHANTOM",
     Sort.VIOLATION,
-    "visible records without a half message",
+    "visible records without a half message, or that no batch names",
     "nobody has sent it through txbridge: find who wrote it",
 )
 ALTERED = _violation(

@@ -238,6 +238,31 @@ class UnreadableMention(Mention):
     version: str | None = None
 
 
+@dataclass(slots=True)
+class NamedMention(Mention):
+    """A row that a relay's progress names, at the coordinates of relay_records.py. `at` lies in OUTBOX."""
+
+    half: int
+    #: The real topic.
+    topic: str
+    batch: int
+    #: Partition of OUTBOX.
+    place: int
+
+
+@dataclass(slots=True)
+class RowMention(Mention):
+    """A visible record of a real topic that carries TXB_OUTBOX, at the same coordinates."""
+
+    half: int
+    topic: str
+    #: Partition of the real topic.
+    place: int
+    id: str
+    #: The batch that it claims.
+    batch: int
+
+
 #: The kinds in the order in which a transaction usually meets them. Their places are stored: only append to them.
 MENTIONS: tuple[type[Mention], ...] = (
     HalfMention,
@@ -249,6 +274,8 @@ MENTIONS: tuple[type[Mention], ...] = (
     DiscardMention,
     AsideMention,
     UnreadableMention,
+    NamedMention,
+    RowMention,
 )
 _MAKE: tuple[Callable[..., Mention], ...] = MENTIONS
 _NUMBER_OF = {kind: number for number, kind in enumerate(MENTIONS)}

@@ -110,7 +110,7 @@ def offset_mention(record: KafkaRecord, names: Names) -> ParkedMention | AuditCh
     key = _key_pattern(names.half).fullmatch((record.key or b"").decode("utf-8", "replace"))
     if key is None or int(key[1]) != record.partition or record.texts().get(headers.VERSION) != "1":
         return None
-    told = _json_object(record.value)
+    told = json_object(record.value)
     if key[2] is None:
         return None if told is None else _checkpoint(record, told)
     if record.value is None:
@@ -123,7 +123,8 @@ def _key_pattern(half: str) -> re.Pattern[str]:
     return re.compile(rf"{re.escape(half)}@{SYSTEM_GROUP}/([0-9]{{1,9}})(?:/([0-9]{{1,18}}))?")
 
 
-def _json_object(value: bytes | None) -> dict[str, Any] | None:
+def json_object(value: bytes | None) -> dict[str, Any] | None:
+    """The JSON object; None for anything else."""
     try:
         told = json.loads(value or b"")
         # JSON can escape half of a character. That is no text: a worker refuses it, and no file could hold it.
@@ -134,7 +135,7 @@ def _json_object(value: bytes | None) -> dict[str, Any] | None:
 
 
 def _checkpoint(record: KafkaRecord, told: dict[str, Any]) -> AuditCheckpoint | None:
-    low, applied_to, entry = _whole(told, "half"), _whole(told, "end"), told.get("entry", 0)
+    low, applied_to, entry = whole(told, "half"), whole(told, "end"), told.get("entry", 0)
     topics = told.get("topics") or {}
     if low is None or applied_to is None or not isinstance(entry, int) or not isinstance(topics, dict):
         return None
@@ -160,17 +161,18 @@ def _parked(record: KafkaRecord, half: int, told: dict[str, Any]) -> ParkedMenti
         id=text("id"),
         group=text("group"),
         topic=text("topic"),
-        born=_whole(told, "born"),
-        due=_whole(told, "next"),
-        resumed=_whole(told, "resumed"),
-        checks=_whole(told, "checks"),
+        born=whole(told, "born"),
+        due=whole(told, "next"),
+        resumed=whole(told, "resumed"),
+        checks=whole(told, "checks"),
         error=text("error"),
-        delivered=_whole(told, "delivered") or 0,
-        end_position=_whole(told, "end"),
+        delivered=whole(told, "delivered") or 0,
+        end_position=whole(told, "end"),
     )
 
 
-def _whole(told: dict[str, Any], name: str) -> int | None:
+def whole(told: Mapping[str, Any], name: str) -> int | None:
+    """The field if it is a number that fits into 64 bits and has no sign."""
     value = told.get(name)
     return value if type(value) is int and 0 <= value <= MOST else None
 
@@ -240,14 +242,11 @@ def check_mention(record: KafkaRecord) -> CheckMention | None:
 # Real topics
 
 
-def copy_mention(record: KafkaRecord, partitions: int) -> CopyMention | None:
-    """A visible record that carries TXB_HALF; None for any other, which is not txbridge's.
+def copy_mention(record: KafkaRecord, text: HeaderTexts, partitions: int) -> CopyMention:
+    """A visible record that carries TXB_HALF.
 
     `partitions` says how many its topic has. The content includes headers of ours that should not be there.
     """
-    text = record.texts()
-    if headers.HALF_COORDINATES not in text:
-        return None
     partition, half = coordinates_of(text.get(headers.HALF_COORDINATES))
     users = [header for header in record.headers if header[0] not in _ADDED]
     told = _NUMBER.fullmatch(text.get(headers.MESSAGE_NUMBER) or "")

@@ -10,10 +10,12 @@ from txbridge.text import iso_time, plain
 from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.judge.findings import HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
+from txbridge_audit.judge.findings import BATCH_OUT_OF_TURN, HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
 from txbridge_audit.judge.table import KINDS, says_of
+from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK, UNKNOWN, CopyMention, EndMention
+from txbridge_audit.protocol.relay_records import digits_of
 from txbridge_audit.report.entry import Entry, OperatorAction, Place
 
 #: Violations that a parked entry is evidence of.
@@ -22,6 +24,9 @@ _OF_PARKED = frozenset({violations.STUCK.name, violations.EXPIRED.name, violatio
 #: Violations that say how far a transaction has come.
 _OF_STEPS = frozenset({fates.LOST.name, fates.PARTIAL.name, violations.OVERDUE.name, findings.HELD_LONG.name})
 
+#: Records of a relay's row that are listed of each sort.
+_EVIDENCE = 3
+
 #: Actions of one transaction that are listed, and the length of a name or reason: enough for any person's work.
 ACTIONS, REASON = 20, 300
 
@@ -29,6 +34,8 @@ ACTIONS, REASON = 20, 300
 def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
     """The entry of a violation or finding of a transaction."""
     case = verdict.case
+    if verdict.row is not None:
+        return _row_entry(names, case.transaction, kind)
     # The parked entry describes a half message that is gone.
     own = case.last_parked if kind == violations.EXPIRED.name else case.message
     identity = None if own is None else own.id
@@ -48,6 +55,40 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
         delivered_at=case.committed_at,
         actions=actions,
     )
+
+
+#: What violations of a relay's row say.
+_OF_A_ROW = {
+    fates.LOST.name: "the progress of its relay names it, but it is not visible",
+    fates.DUPLICATED.name: "more than one visible copy of a relay's row",
+    violations.PHANTOM.name: "claims a batch of a relay whose progress does not name it",
+}
+
+
+def _row_entry(names: Names, one: AuditedTransaction, kind: str) -> Entry:
+    digits = digits_of(one.half or 0)
+    named = sorted({(row.place, row.at) for row in one.named})
+    copies = sorted((row.topic, row.place, row.at) for row in one.rows)
+    return Entry(
+        kind,
+        _OF_A_ROW.get(kind) or KINDS[kind].means,
+        transaction=short_id(digits),
+        id_sha256=sha256(digits.encode()).hexdigest(),
+        real_topic=copies[0][0] if copies else one.named[0].topic,
+        evidence=(
+            *(Place("progress", names.outbox, *at) for at in named[:_EVIDENCE]),
+            *(Place("copy", *at) for at in copies[:_EVIDENCE]),
+        ),
+    )
+
+
+def out_of_turn(names: Names, facts: Facts) -> list[Entry]:
+    """Records of relays' progress whose number is not the next one."""
+    return [
+        Entry(BATCH_OUT_OF_TURN.name, says, evidence=(Place("progress", names.outbox, outbox.place, at),))
+        for _, outbox in sorted(facts.relays.items())
+        for at, says in outbox.breaks
+    ]
 
 
 def progress_of(case: Case) -> str:

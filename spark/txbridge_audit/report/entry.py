@@ -12,8 +12,8 @@ from typing import Any
 class Place:
     """Coordinates of one record that is evidence."""
 
-    #: Role of the record: half, end, op, copy, discard, parked, check, open, record. `claims` is the half message that
-    #: a copy names although there is none. `gone` is one that HALF no longer holds.
+    #: Role of the record: half, end, op, copy, discard, parked, check, open, progress, record. `claims` is the half
+    #: message that a copy names although there is none. `gone` is one that HALF no longer holds.
     role: str
     topic: str
     partition: int
@@ -81,7 +81,9 @@ class Entry:
     def id(self) -> str:
         """Identifies a violation: every audit that finds it gives it the same id."""
         at = self.evidence[0] if self.evidence else None
-        return self.kind if at is None else f"{self.kind} {at.topic}/{at.partition}@{at.offset}"
+        # A record of the progress names many rows.
+        row = f" {self.transaction}" if at is not None and at.role == "progress" and self.transaction else ""
+        return self.kind if at is None else f"{self.kind} {at.topic}/{at.partition}@{at.offset}{row}"
 
     @property
     def times(self) -> dict[str, int]:

@@ -142,6 +142,7 @@ def write_prometheus(report: AuditReport, path: Path) -> None:
         return {(name,): count for name, count in counts.items()}
 
     write("transactions", "Transactions by fate.", ["fate"], by_name(report.fates))
+    write("rows", "Rows of relays by what became of them.", ["state"], by_name(report.rows))
     write("pending", "Pending transactions by state.", ["state"], by_name(report.pending_states))
     write("violations", "Violations by kind.", ["kind"], by_name(report.violations.by_kind))
     accepting = "Violations by kind that a person has accepted."

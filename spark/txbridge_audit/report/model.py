@@ -10,6 +10,7 @@ from typing import Any
 
 from txbridge.masking import masked_values
 from txbridge.subject import Subject
+from txbridge.text import counted
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.selection import AuditSelection
@@ -50,6 +51,8 @@ class AuditReport:
     seconds: float
     #: Messages of abandoned and cancelled transactions that were delivered before, at their own times.
     delivered_before_given_up: int = 0
+    #: Rows of relays by what became of them (judge/relays.py).
+    rows: Mapping[str, int] = field(default_factory=dict)
     #: By violation and reason (judge/lacking.py): number of transactions that could not be judged, because evidence is
     #: gone. For PHANTOM and ALTERED it counts visible records, for EXPIRED the offsets that HALF has lost.
     unjudged: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -78,6 +81,12 @@ class AuditReport:
     def subject(self) -> Subject:
         """The cluster and the namespace of the report."""
         return Subject(self.namespace, self.bootstrap_servers, self.cluster_id)
+
+    @property
+    def scope(self) -> str:
+        """What was audited, in words."""
+        rows = sum(self.rows.values())
+        return counted(self.transactions, "transaction") + (f" and {counted(rows, 'row')} of relays" if rows else "")
 
     @property
     def clean(self) -> bool:
@@ -136,41 +145,29 @@ class AuditReport:
             "format": FORMAT,
             "clean": self.clean,
             **self.subject.as_record(),
-            "transactions": self.transactions,
-            "fates": dict(self.fates),
-            "delivered": self.delivered,
-            "delivered_more_than_once": self.delivered_more_than_once,
-            "rolled_back": self.rolled_back,
-            "rolled_back_but_visible": self.rolled_back_but_visible,
-            "answered_by_check": self.answered_by_check,
-            "pending": self.pending,
-            "pending_states": dict(self.pending_states),
-            "discarded": self.discarded,
-            "abandoned": self.abandoned,
+            **{name: getattr(self, name) for name in _AS_IT_IS},
             "cancelled": self.fates["cancelled"],
-            "delivered_before_given_up": self.delivered_before_given_up,
-            "unverifiable": self.unverifiable,
             "violations": _tally(self.violations),
             "findings": _tally(self.findings),
             "findings_to_act_on": self.to_act_on,
-            "unjudged": {rule: dict(reasons) for rule, reasons in self.unjudged.items()},
             "selection": self.selection.to_dict(),
-            "cuts": {topic: {p: dict(span) for p, span in spans.items()} for topic, spans in self.cuts.items()},
-            "started_at": self.started_at,
             "seconds": round(self.seconds, 3),
-            "version": self.version,
-            "engine": self.engine,
             "limits": dataclasses.asdict(self.limits),
-            "read_at": self.read_at,
-            "topic_ids": dict(self.topic_ids),
-            "continued": self.continued,
-            "lost_since": dict(self.lost_since),
             "accepted": dict(self.violations.accepted),
             "stale_acceptances": list(self.stale_acceptances),
         }
 
     def to_json(self) -> str:
         return json.dumps(masked_values(self.to_dict()), indent=2)
+
+
+#: Fields and properties of the report that are so in its JSON form.
+_AS_IT_IS = (
+    *("transactions", "fates", "delivered", "delivered_more_than_once", "rolled_back", "rolled_back_but_visible"),
+    *("answered_by_check", "pending", "pending_states", "discarded", "abandoned", "delivered_before_given_up"),
+    *("unverifiable", "rows", "unjudged", "cuts", "started_at", "version", "engine", "read_at", "topic_ids"),
+    *("continued", "lost_since"),
+)
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.verdict import Verdict
-from txbridge_audit.protocol.mentions import CopyMention
 from txbridge_audit.report.entries import progress_of
 
 #: Columns of the chart over time: as many as a phone can show.
@@ -92,9 +91,6 @@ class OverviewSums:
     #: By group the counts of GroupOverview, in its order.
     groups: dict[str, Counter[str]] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
-
-    def take_stray(self, copy: CopyMention, kind: str) -> None:
-        """Nothing is summed up of records without a transaction."""
 
     def take_verdict(self, verdict: Verdict) -> None:
         """Add a verdict."""

@@ -9,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from txbridge.core.names import Names
 from txbridge_audit.judge import table
@@ -59,51 +58,46 @@ class Entries:
             self.add(entry)
 
 
-class Contribution(NamedTuple):
-    """What one verdict adds to the sums. Millions of transactions share some dozens."""
+#: Name of a counter: what is counted, and of which kind.
+CounterName = tuple[str, ...]
+#: The counters that one verdict adds 1 to. Millions of transactions share some dozens.
+Contribution = tuple[CounterName, ...]
 
-    fate: str | None
-    pending_state: str | None = None
-    is_doubled: bool = False
-    is_rolled_back_but_visible: bool = False
-    is_answered_by_check: bool = False
-    #: Violations and findings.
-    kinds: tuple[str, ...] = ()
-    #: See Verdict.reach.
-    reach: tuple[tuple[str, str], ...] = ()
-    #: Of one that was given up: its messages that were delivered before.
-    delivered_before: int = 0
 
-    @classmethod
-    def of(cls, verdict: Verdict) -> Contribution:
-        """The contribution of a verdict."""
-        case = verdict.case
-        if verdict.fate is None:
-            return cls(None, kinds=verdict.kinds)
-        is_given_up = verdict.fate in {ABANDONED.name, CANCELLED.name}
-        rolled_back = case.is_decided(ROLLBACK) or (case.is_named("rollback") and not case.is_named("commit"))
-        return cls(
-            verdict.fate,
-            verdict.pending_state,
-            case.copies > 1,
-            rolled_back and case.is_visible,
-            case.winner is not None and case.winner.source == "check",
-            verdict.kinds,
-            tuple(verdict.reach.items()),
-            sum(time <= case.delivered_to for time in case.times) if is_given_up else 0,
-        )
+def contribution_of(verdict: Verdict) -> Contribution:
+    """The contribution of a verdict."""
+    case, fate = verdict.case, verdict.fate
+    found: list[CounterName] = [("kind", kind) for kind in verdict.kinds]
+    # See Verdict.reach.
+    found += [("unjudged", kind, why) if why else ("judged", kind) for kind, why in verdict.reach.items()]
+    if verdict.row is not None:
+        found.append(("row", verdict.row))
+    if fate is None:
+        return tuple(found)
+    found.append(("fate", fate))
+    if verdict.pending_state is not None:
+        found.append(("pending", verdict.pending_state))
+    if case.copies > 1:
+        found.append(DOUBLED)
+    if case.is_visible and (case.is_decided(ROLLBACK) or (case.is_named("rollback") and not case.is_named("commit"))):
+        found.append(ROLLED_BACK_BUT_VISIBLE)
+    if case.winner is not None and case.winner.source == "check":
+        found.append(BY_CHECK)
+    if fate in {ABANDONED.name, CANCELLED.name}:
+        found += [DELIVERED_BEFORE] * sum(time <= case.delivered_to for time in case.times)
+    return tuple(found)
 
-    @classmethod
-    def from_json(cls, text: str) -> Contribution:
-        """The contribution of `to_json`."""
-        # That of an earlier release has no last field.
-        fate, state, doubled, visible, by_check, kinds, reach, *more = json.loads(text)
-        why = tuple((kind, reason) for kind, reason in reach)
-        return cls(fate, state, doubled, visible, by_check, tuple(kinds), why, *more)
 
-    def to_json(self) -> str:
-        """The same text for equal contributions."""
-        return json.dumps(self)
+#: Transactions of any fate with more than one copy, with one though rolled back, and decided in answer to a check;
+#: and messages of those given up that were delivered before.
+DOUBLED, ROLLED_BACK_BUT_VISIBLE, BY_CHECK, DELIVERED_BEFORE = (
+    (name,) for name in ("doubled", "rolled_back_but_visible", "answered_by_check", "delivered_before_given_up")
+)
+
+
+def from_json(text: str) -> Contribution:
+    """The contribution that `json.dumps` has made this of."""
+    return tuple(map(tuple, json.loads(text)))
 
 
 @dataclass(slots=True)
@@ -111,24 +105,15 @@ class Sums:
     """Sums over verdicts. They are added in the order of half coordinates, so that the first ones are listed."""
 
     names: Names
-    fates: Counter[str] = field(default_factory=Counter)
-    pending_states: Counter[str] = field(default_factory=Counter)
+    counts: Counter[CounterName] = field(default_factory=Counter)
     entries: Entries = field(default_factory=Entries)
-    delivered_more_than_once: int = 0
-    rolled_back_but_visible: int = 0
-    answered_by_check: int = 0
-    delivered_before_given_up: int = 0
-    #: Transactions that each kind of violation was judged for; and could not be, by reason.
-    judged: Counter[str] = field(default_factory=Counter)
-    unjudged: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Visible records that match no half message. They are labelled when all is read (`add_strays`).
     strays: list[CopyMention] = field(default_factory=list)
 
     def add_verdict(self, verdict: Verdict) -> None:
         """Add a verdict."""
-        told = Contribution.of(verdict)
-        self.count_alike(told)
-        for kind in told.kinds:
+        self.count_alike(contribution_of(verdict))
+        for kind in verdict.kinds:
             # Evidence is only put together for what is listed.
             if self.entries.has_room(kind):
                 self.entries.listed.setdefault(kind, []).append(entry_of(self.names, verdict, kind))
@@ -136,18 +121,15 @@ class Sums:
 
     def count_alike(self, told: Contribution, number: int = 1) -> None:
         """Add the contribution of so many verdicts."""
-        self.entries.by_kind.update(dict.fromkeys(told.kinds, number))
-        if told.fate is None:
-            return
-        self.fates[told.fate] += number
-        if told.pending_state is not None:
-            self.pending_states[told.pending_state] += number
-        self.delivered_more_than_once += number * told.is_doubled
-        self.rolled_back_but_visible += number * told.is_rolled_back_but_visible
-        self.answered_by_check += number * told.is_answered_by_check
-        self.delivered_before_given_up += number * told.delivered_before
-        for kind, reason in told.reach:
-            self._count(kind, reason, number)
+        for name in told:
+            if name[0] == "kind":
+                self.entries.by_kind[name[1]] += number
+            else:
+                self.counts[name] += number
+
+    def by_name(self, what: str, names: Iterable[str]) -> dict[str, int]:
+        """The counts of one sort."""
+        return {name: self.counts[what, name] for name in names}
 
     def add_strays(self, facts: Facts, others: OtherNamespaces) -> list[tuple[CopyMention, str]]:
         """Label the strays, and add them. Returns them with their kinds."""
@@ -160,33 +142,26 @@ class Sums:
     def add_records(self, facts: Facts) -> None:
         """Add what has no transaction to the reach of the rules: visible records, and entries of half messages gone."""
         # LEAKED asks about every visible transaction, whether it can judge it or not.
-        visible = self.judged["LEAKED"] + sum(n for (kind, _), n in self.unjudged.items() if kind == "LEAKED")
+        visible = sum(n for (_, *of), n in self.counts.items() if of[:1] == ["LEAKED"])
         gone = self.entries.by_kind[HALF_GONE] + self.entries.by_kind["HALF_GONE_ELSEWHERE"]
         for kind in ("PHANTOM", "ALTERED"):
             # The records of visible transactions were judged. There are hardly more records than transactions.
-            self.judged[kind] += visible
-            self._count(kind, HALF_GONE, gone)
+            self.counts["judged", kind] += visible
+            self.counts["unjudged", kind, HALF_GONE] += gone
         for fact in facts.partitions:
             reason = "CHECKPOINT_GONE" if fact.checkpoint_gone else "PARKED_GONE" if fact.parked_since >= 0 else ""
-            self._count("EXPIRED", reason, fact.log_start)
+            self.counts[("unjudged", "EXPIRED", reason) if reason else ("judged", "EXPIRED")] += fact.log_start
 
     def add_emptied(self, lost: int) -> None:
         """HALF holds nothing any more of `lost` half messages: no rule could judge one of them."""
-        for kind in table.VIOLATIONS:
-            self._count(kind, HALF_GONE, lost)
-
-    def _count(self, kind: str, reason: str, number: int) -> None:
-        if reason:
-            self.unjudged[kind, reason] += number
-        else:
-            self.judged[kind] += number
+        self.counts.update({("unjudged", kind, HALF_GONE): lost for kind in table.VIOLATIONS})
 
     def unjudged_by_kind(self) -> dict[str, dict[str, int]]:
         """By kind and reason, the number of transactions that were not judged."""
         found: dict[str, dict[str, int]] = {}
-        for (kind, reason), number in sorted(self.unjudged.items()):
-            if number:
-                found.setdefault(kind, {})[reason] = number
+        for name, number in sorted(self.counts.items()):
+            if name[0] == "unjudged" and number:
+                found.setdefault(name[1], {})[name[2]] = number
         return found
 
     def blind(self) -> dict[str, dict[str, int]]:
@@ -194,7 +169,7 @@ class Sums:
         return {
             kind: reasons
             for kind, reasons in self.unjudged_by_kind().items()
-            if not self.judged[kind] and reasons.keys() - BY_DESIGN
+            if not self.counts["judged", kind] and reasons.keys() - BY_DESIGN
         }
 
 

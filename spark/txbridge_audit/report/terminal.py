@@ -28,6 +28,9 @@ def print_report(report: AuditReport, console: Console) -> None:
     if report.pending:
         waiting = ", ".join(f"{state} {count:,}" for state, count in report.pending_states.items() if count)
         console.print(f"pending: {waiting}", highlight=False)
+    if any(report.rows.values()):
+        rows = ", ".join(f"{state} {count:,}" for state, count in report.rows.items() if count)
+        console.print(f"rows of relays: {rows}", highlight=False)
     for text in advice(report):
         _line(console, text)
     if report.violations.total:
@@ -39,7 +42,7 @@ def print_report(report: AuditReport, console: Console) -> None:
 
 
 def _verdict(report: AuditReport) -> Text:
-    scope = f"{counted(report.transactions, 'transaction')} in {report.seconds:.1f} s"
+    scope = f"{report.scope} in {report.seconds:.1f} s"
     if report.clean:
         return Text.assemble(("clean", "bold green"), f": {scope}")
     if not report.violations.total:

@@ -1,4 +1,4 @@
-"""`txbridge relay` with the worker beside it, both with the settings of a new installation."""
+"""`txbridge relay` with the settings of a new installation. It needs no worker."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import create_engine
-from txbridge_sqlalchemy import create_outbox, create_table
+from txbridge_sqlalchemy import create_outbox
 
-from tests.bench.outbox.relays import NoRelay, Relay, Settings, Worker
+from tests.bench.outbox.relays import NoRelay, Relay, Settings
 from tests.bench.outbox.shop import Shop
 from tests.support import http
 from tests.support.command_line import PROGRAM
-from tests.support.harness import Bridge, eventually
+from tests.support.harness import eventually
+from tests.support.relays import make_progress
 from txbridge.embedded.ports import HOST, free_port
 
 #: Two busy cores need seconds to start Python. SIGTERM ends a relay after its batch, and Kafka's answers.
@@ -25,9 +26,9 @@ _START_S, _STOP_S = 60.0, 60.0
 class RelayProgram(NoRelay):
     """The process of `txbridge relay`."""
 
-    def __init__(self, shop: Shop, bridge: Bridge) -> None:
+    def __init__(self, shop: Shop, namespace: str) -> None:
         self._port = free_port()
-        where = ("--bootstrap-servers", shop.servers, "--namespace", bridge.namespace)
+        where = ("--bootstrap-servers", shop.servers, "--namespace", namespace)
         self._command = (*PROGRAM, "relay", *where, "--metrics-port", str(self._port))
         self._environment = {**os.environ, "TXBRIDGE_DATABASE_URL": shop.url, "TXBRIDGE_LOG_LEVEL": "ERROR"}
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,45 +56,16 @@ class RelayProgram(NoRelay):
         return process.wait(_STOP_S)
 
 
-class RelayAndWorker(NoRelay):
-    """The relay is what is stopped and killed: the worker's own restarts are in txbridge's row of the table."""
-
-    def __init__(self, program: RelayProgram, worker: Worker) -> None:
-        self._program, self._worker = program, worker
-
-    @property
-    def parts(self) -> Sequence[Relay]:
-        return self._program, self._worker
-
-    @property
-    def pids(self) -> Sequence[int]:  # type: ignore[override]
-        return [*self._program.pids, *self._worker.pids]
-
-    def start(self) -> None:
-        if not self._worker.pids:
-            self._worker.start()
-        self._program.start()
-
-    def stop(self) -> None:
-        self._program.stop()
-
-    def kill(self) -> None:
-        self._program.kill()
-
-    def transactions(self) -> float:
-        return self._worker.transactions()
-
-
 @contextmanager
-def relay(shop: Shop, settings: Settings) -> Iterator[Relay]:
-    """Give `txbridge relay` and its worker; the tables are there."""
+def relay(shop: Shop, _: Settings) -> Iterator[Relay]:
+    """Give `txbridge relay`; its tables and the topic of its progress are there."""
     engine = create_engine(shop.url)
-    create_table(engine)
     create_outbox(engine)
     engine.dispose()
-    with Bridge(shop.servers, "bench outbox", partitions=settings.partitions) as bridge:
-        program = RelayProgram(shop, bridge)
-        try:
-            yield RelayAndWorker(program, Worker(bridge, settings))
-        finally:
-            program.stop()
+    namespace = f"bench.{shop.topic}"
+    make_progress(shop.servers, namespace)
+    program = RelayProgram(shop, namespace)
+    try:
+        yield program
+    finally:
+        program.stop()

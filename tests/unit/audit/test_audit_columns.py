@@ -25,7 +25,7 @@ from txbridge_audit.protocol.client_records import half_mention
 from txbridge_audit.protocol.mentions import AsideMention, from_row
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import Contribution
+from txbridge_audit.report.sums import Contribution, contribution_of
 
 from tests.support.audit_cases import plant
 from tests.support.audit_judged import BORN, COUNTS, Judged, MemoryLog
@@ -76,9 +76,10 @@ def rows_of(log: MemoryLog, *, exactly: bool = False) -> list[Row]:
         *discards,
         *tasks.offsets(names, batches_of(log.read(names.offset))),
         *tasks.others(names, real, asides, exactly, batches_of(log.read(names.end, names.op, *real))),
+        *tasks.progress(names, batches_of(log.read(names.outbox))),
         *tasks.checks(names, batches_of(log.read(names.check("billing")))),
     ]
-    there = [row for row in found if row[0] not in {tasks.NAMED, tasks.CHECKPOINT}]
+    there = [row for row in found if row[0] not in {tasks.NAMED, tasks.CHECKPOINT, tasks.PROGRESS}]
     return sorted(there, key=lambda row: row[1:3])
 
 
@@ -107,14 +108,14 @@ def assert_agree(log: MemoryLog, facts: Facts, selection: AuditSelection | None 
     strays, listed = [], []
     for what, packed, number in tasks.verdicts_on(log.names, judged.facts, selection, True, rows):
         if what == tasks.SUM:
-            sums[Contribution.from_json(marshal.loads(packed))] += number
+            sums[marshal.loads(packed)] += number
         elif what == tasks.STRAY:
             strays.append(repr(from_row(marshal.loads(packed))))
         elif what == tasks.ENTRY:
             listed.append(tuple(marshal.loads(packed)[:3]))
         else:
             overview.add_sums(pickle.loads(packed))
-    assert sums == Counter(map(Contribution.of, taken))
+    assert sums == Counter(map(contribution_of, taken))
     assert Counter(strays) == Counter(repr(copy) for verdict in judged.verdicts for copy in verdict.case.strays)
     assert Counter(listed) == Counter(
         (kind, verdict.key[0], -1 if verdict.key[1] is None else verdict.key[1])

@@ -411,7 +411,7 @@ def test_json_form() -> None:
             "delivered_before_given_up",
             "discarded",
         ),
-        *("unverifiable", "violations", "findings", "findings_to_act_on", "unjudged"),
+        *("unverifiable", "rows", "violations", "findings", "findings_to_act_on", "unjudged"),
         *("selection", "cuts", "started_at", "seconds", "version", "engine", "limits"),
         *("accepted", "stale_acceptances", "read_at", "topic_ids", "continued", "lost_since"),
     }

@@ -3,48 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 
 import pytest
 from rich.console import Console
 from txbridge_audit.engines.local import store
-from txbridge_audit.engines.local.store import MemoryStore, SqliteStore
-from txbridge_audit.engines.reporting import report_of
+from txbridge_audit.engines.local.store import MentionStore
 from txbridge_audit.judge import table
-from txbridge_audit.judge.facts import HalfFacts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.judge.strays import OtherNamespaces
+from txbridge_audit.judge.facts import HalfFacts
 from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention
 from txbridge_audit.report.html import html
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview
-from txbridge_audit.report.sums import Contribution, Sums
 from txbridge_audit.report.terminal import print_report
 
 from tests.support.audit_cases import plant
-from tests.support.audit_judged import BORN, Judged, MemoryLog
+from tests.support.audit_judged import BORN, Judged, MemoryLog, reported
 from tests.support.audit_terms import COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half
-
-
-def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int]) -> AuditReport:
-    """The report of all verdicts."""
-    sums = Sums(log.names)
-    for verdict in judged.verdicts:
-        sums.add_verdict(verdict)
-    sums.add_strays(judged.facts, OtherNamespaces())
-    cuts = {(log.names.half, p): (starts.get((log.names.half, p), 0), log.end_of(log.names.half, p)) for p in (0, 1)}
-    return report_of(
-        log.names,
-        sums,
-        judged.odd,
-        judged.facts,
-        selection=AuditSelection(),
-        starts={key: starts.get(key, 0) for key in cuts},
-        cuts=cuts,
-        hidden={},
-        started_at=0,
-        seconds=0.0,
-    )
 
 
 def test_an_emptied_half_is_not_clean_and_names_every_rule() -> None:
@@ -129,25 +103,12 @@ def planted() -> tuple[MemoryLog, Judged]:
     return log, Judged(log, facts)
 
 
-def test_sums_are_the_same_when_contributions_are_counted(planted: tuple[MemoryLog, Judged]) -> None:
-    """Spark's tasks and a continued audit count contributions, as text."""
-    log, judged = planted
-    counted = Sums(log.names)
-    for verdict in judged.verdicts:
-        told = Contribution.of(verdict)
-        assert Contribution.from_json(told.to_json()) == told
-        counted.count_alike(told)
-    assert counted.entries.by_kind == judged.sums.entries.by_kind
-    for name in ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_more_than_once"):
-        assert getattr(counted, name) == getattr(judged.sums, name)
-
-
 def test_more_than_fits_into_memory_is_read_back_from_sqlite(
     planted: tuple[MemoryLog, Judged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, _ = planted
     monkeypatch.setattr(store, "_BATCH", 100)
-    memory, database = MemoryStore(), SqliteStore()
+    memory, database = MentionStore(), MentionStore(most=3)
     for mention in log.mentions():
         if not isinstance(mention, AsideMention | UnreadableMention):
             memory.add(mention)

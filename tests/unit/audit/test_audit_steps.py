@@ -23,14 +23,12 @@ from txbridge_audit.engines.reporting import EXPLAINED
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
-from txbridge_audit.report.sums import Contribution, OddRecords, Sums
+from txbridge_audit.report.sums import OddRecords, Sums, from_json
 
 from tests.support.audit_cases import CASES
 from tests.support.audit_judged import BORN, Judged, MemoryLog
 from tests.support.audit_terms import COMMIT, ORDERS
 from tests.unit.audit.test_audit_laws import HALVES, HOUR, STEPS, facts_of, finished, histories, played
-
-SUMS = ("fates", "pending_states", "judged", "unjudged", "answered_by_check", "delivered_before_given_up")
 
 
 class Steps:
@@ -99,15 +97,14 @@ class Steps:
     def sums(self) -> Sums:
         sums = Sums(self._log.names)
         for told, number in self.state.sums():
-            sums.count_alike(Contribution.from_json(told), number)
+            sums.count_alike(from_json(told), number)
         return sums
 
 
 def compare(log: MemoryLog, steps: Steps, facts: Facts, truncated: Collection[TopicPartition] = ()) -> None:
     whole = Judged(log, facts, truncated)
     expected, found = whole.sums, steps.sums()
-    for name in SUMS:
-        assert getattr(found, name) == getattr(expected, name), name
+    assert +found.counts == +expected.counts
     assert +found.entries.by_kind == +expected.entries.by_kind + Counter(whole.strays)
 
 
@@ -227,9 +224,9 @@ def test_a_state_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
     state = StateStore(tmp_path / "newer")
     # It has whole ids.
     assert stat.S_IMODE((tmp_path / "newer" / "_state").stat().st_mode) == 0o700
-    state.keep_fact("format", 4)
+    state.keep_fact("format", 5)
     state.close()
-    with pytest.raises(CouldNotAuditError, match="has the form 4, which this audit does not know"):
+    with pytest.raises(CouldNotAuditError, match="has the form 5, which this audit does not know"):
         StateStore(tmp_path / "newer")
 
 
@@ -254,7 +251,7 @@ def test_a_step_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_phantom_where_one_was_in_a_topic_that_is_created_again(tmp_path: Path) -> None:
     state = StateStore(tmp_path)
-    phantom = Contribution(None, kinds=("PHANTOM",)).to_json()
+    phantom = '[["kind", "PHANTOM"]]'
     for identity in ("A" * 32, "B" * 32):
         copy = CopyMention(partition=0, half=7, at=5, topic=ORDERS, place=0, id=identity, content=1)
         with state.one_step():

@@ -21,7 +21,7 @@ from txbridge import (
     PrepareError,
     UsageError,
 )
-from txbridge.client.checks.request import CheckRequest
+from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.flow.back_pressure import InFlight, Turns
 from txbridge.core.decision_record import Decision
 from txbridge.errors import KafkaUnreachableError

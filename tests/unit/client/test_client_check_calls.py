@@ -8,9 +8,8 @@ from queue import SimpleQueue
 
 from tests.support.listeners import COMMIT, UNKNOWN, Answers
 from txbridge import Message, MessageExt
-from txbridge.client.base.reentrancy import is_called_by
-from txbridge.client.checks.calls import ThreadChecks
-from txbridge.client.checks.request import CheckRequest
+from txbridge.client.base.contained import is_called_by
+from txbridge.client.checks.calls import CheckRequest, ThreadChecks
 
 REQUEST = CheckRequest(MessageExt.for_execution(Message("t", b""), "0123456789ABCDEF" * 2, 0, 1, 2), 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.client_fakes import FakeRecord
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 

@@ -18,7 +18,7 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client import message as message_module
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageLimits, check_limits, check_message
 from txbridge.client.several_messages import together, with_headers
 from txbridge.core.half_copies import check_headers

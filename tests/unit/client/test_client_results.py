@@ -23,8 +23,7 @@ from txbridge import (
     TransactionProducer,
     UsageError,
 )
-from txbridge.client.answers import RolledBackByCheck
-from txbridge.client.course import Stage
+from txbridge.client.answers import RolledBackByCheck, Stage
 from txbridge.client.listener import check
 
 MESSAGE = Message("t", b"v")

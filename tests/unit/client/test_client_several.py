@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.client_fakes import FakeRecord
 from txbridge import Message, UsageError
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageExt, MessageLimits, check_limits
 from txbridge.client.several_messages import together
 from txbridge.core.half_copies import check_headers

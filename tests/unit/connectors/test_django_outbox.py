@@ -115,10 +115,25 @@ def test_a_missing_table_is_the_error_of_the_database(engine, outbox):
         outbox.add(WHOLE)
 
 
+def layout_of(engine):
+    """Columns, primary keys and indexes of the tables of an outbox."""
+    found, layout = inspect(engine), []
+    for table in ("txbridge_outbox", "txbridge_outbox_relay"):
+        layout.append(found.get_pk_constraint(table)["constrained_columns"])
+        layout += [(one["name"], str(one["type"]), one["nullable"]) for one in found.get_columns(table)]
+        for one in found.get_indexes(table):
+            where = str(one["dialect_options"][f"{engine.name}_where"])
+            layout.append((one["name"], one["column_names"], one["unique"], where.strip("()").replace('"', "")))
+    assert ("txbridge_outbox_due", ["deliver_at", "id"], False, "deliver_at IS NOT NULL") in layout
+    return layout
+
+
 def test_the_migrations_are_complete_and_take_over_the_tables_of_sqlalchemy(engine, outbox):
     call_command("makemigrations", "txbridge_django", check=True, dry_run=True, verbosity=0)
+    migrated = layout_of(engine)
     call_command("migrate", "txbridge_django", "zero", verbosity=0)
     create_outbox(engine)
+    assert layout_of(engine) == migrated
     call_command("migrate", "txbridge_django", fake_initial=True, verbosity=0)
     with transaction.atomic():
         outbox.add(WHOLE)

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, insert
+from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
 from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy.batch_writer import Refusal
 from txbridge_sqlalchemy.forwarding import SqlForwarding
+from txbridge_sqlalchemy.outbox_state import OutboxState
 from txbridge_sqlalchemy.outbox_table import outbox
 
 from tests.support.harness import eventually
@@ -25,36 +26,61 @@ from tests.support.postgres import Postgres
 from txbridge import Message, UsageError
 from txbridge.cli import relay_examination
 from txbridge.cli.relay_examination import OutboxExamination
-from txbridge.kafka.admin import FoundTopic
+from txbridge.client.message import now_ms
+from txbridge.kafka.failures import UnansweredError
 
-HALF = FoundTopic("RMQ_SYS_TRANS_HALF_TOPIC", "id", 2, 1, 0, {"max.message.bytes": "1048576"})
-NOBODY = ("problem", "no relay works on txbridge_outbox (nobody holds a lane): its rows are not sent")
-HELD = ("ok", "relays hold 2 lanes of txbridge_outbox, which are all")
+NOBODY = ("problem", "no relay works on txbridge_outbox (nobody has its lock): its rows are not sent")
+WORKS = ("ok", "a relay works on txbridge_outbox")
 EMPTY = ("ok", "no row waits in txbridge_outbox")
+
+
+#: What Kafka says about topics.
+REFUSALS = {"gone": Refusal("topic gone does not exist", whole_topic=True), "small": Refusal("it is too large")}
+
+
+class FakeWriter:
+    """Judges rows by what Kafka would say, which the integration tests ask."""
+
+    def __init__(self, kafka, _names):
+        self.kafka = kafka
+
+    def list_refusals(self, rows):
+        if not self.kafka:
+            raise UnansweredError("no answer in time")
+        found = {row.id: Refusal(row.reason) for row in rows if row.message is None}
+        return found | {row.id: REFUSALS[row.topic] for row in rows if row.topic in REFUSALS}
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
+    monkeypatch.setattr(relay_examination, "BatchWriter", FakeWriter)
     monkeypatch.setattr(relay_examination, "_LOOK_AGAIN_S", 0.1)
     monkeypatch.setattr(relay_examination, "_GATE_PAUSE_S", 0.02)
 
 
-def found(engine, half=HALF, table="txbridge_outbox"):
+def found(engine, table="txbridge_outbox", kafka="there"):
     """Levels and texts. Each finding that is not good says what to do."""
     address = engine if isinstance(engine, str) else engine.url.render_as_string(hide_password=False)
-    findings = list(OutboxExamination(address, table).list_findings(half, 1_000))
+    findings = list(OutboxExamination(address, table).list_findings(kafka, ""))
     assert all(one.do or one.level.value == "ok" for one in findings)
     # A busy machine takes its time.
     return [(one.level.value, re.sub(r" for \d+s", " for 0s", one.text)) for one in findings]
 
 
 @pytest.fixture
-def lanes(postgres):
-    """A relay that holds all lanes, and sends nothing."""
-    rows = OutboxRows(postgres, lanes=2)
-    rows.take_lanes(2)
+def relay(postgres):
+    """The rows of a relay that has the outbox, and sends nothing."""
+    rows = taken(postgres)
     yield rows
     rows.close()
+
+
+def taken(engine):
+    rows = OutboxRows(engine)
+    state = OutboxState(engine, rows)
+    state.take_outbox(state.read_state(), "me", ("topic", 0, 0))
+    assert rows.try_lock()
+    return rows
 
 
 def add(engine, *messages):
@@ -62,23 +88,18 @@ def add(engine, *messages):
         Outbox().add(connection, *messages)
 
 
-def test_relays_that_work_and_those_that_are_not_there(postgres, lanes):
-    assert found(postgres) == [HELD, EMPTY]
-    assert found(postgres, half=None) == [HELD, EMPTY]
-    lanes.give_lanes_back([1])
-    assert found(postgres) == [("problem", "nobody holds the lanes 1 of 2 of txbridge_outbox"), EMPTY]
-    lanes.close()
+def test_a_relay_that_works_and_one_that_does_not(postgres):
     assert found(postgres) == [NOBODY, EMPTY]
-    # The examination has held no lane back.
-    assert lanes.take_lanes(2) == {0, 1}
-
-
-def test_lanes_that_relays_do_not_know_yet(postgres, lanes):
-    """HALF has got partitions since they were started."""
-    assert found(postgres, replace(HALF, partitions=3)) == [
-        ("problem", "nobody holds the lanes 2 of 3 of txbridge_outbox"),
-        EMPTY,
-    ]
+    rows = taken(postgres)
+    assert found(postgres) == [WORKS, EMPTY]
+    OutboxState(postgres, rows).leave("me")
+    stuck = ("problem", "a relay has the lock of txbridge_outbox, and has not taken it over: its rows are not sent")
+    assert found(postgres) == [stuck, EMPTY]
+    rows.close()
+    assert found(postgres) == [NOBODY, EMPTY]
+    # The examination has not kept the lock.
+    assert rows.try_lock()
+    rows.close()
 
 
 def test_a_row_that_nobody_sends(engine):
@@ -88,7 +109,7 @@ def test_a_row_that_nobody_sends(engine):
     assert text.startswith("rows that wait in txbridge_outbox: 2, the oldest for 0s; row 1 was not sent within 0s")
 
 
-def test_rows_that_are_sent_meanwhile(postgres, lanes, monkeypatch):
+def test_rows_that_are_sent_meanwhile(postgres, relay, monkeypatch):
     add(postgres, Message("t", b"1"), Message("t", b"2"))
     statement = outbox.delete().where(outbox.c.id == 1)
 
@@ -101,22 +122,34 @@ def test_rows_that_are_sent_meanwhile(postgres, lanes, monkeypatch):
 
 
 def test_rows_that_cannot_be_sent_are_named_and_delay_no_other(engine):
-    add(engine, Message("t", b"x" * 1_040_000), Message("t", b"later", delay=3_600))
+    messages = [Message("gone", b"secret"), Message("gone", b"secret"), Message("small", b"secret", key=b"k")]
+    add(engine, *messages, Message("small", b"secret", key=b"k"), Message("t", b"later", delay=3_600))
     with engine.begin() as connection:
-        connection.execute(insert(outbox).values(topic="no topic", value=b"secret", created_at=1))
-    *_, (level, refused), rows = found(engine)
+        connection.execute(outbox.insert().values(topic="t", value=b"secret", headers="no list", created_at=now_ms()))
+    *_, (level, blocked), rows = found(engine)
     assert level == "warning"
-    assert refused.startswith("rows of txbridge_outbox that cannot be sent: 3, such as ")
-    assert "secret" not in refused
-    assert rows == ("ok", "no other row waits in txbridge_outbox")
+    assert blocked.startswith(
+        "3 rows of txbridge_outbox cannot be sent, and later rows of the same topic or key wait for them: 1 (topic "
+        "gone does not exist), 3 (it is too large), 6 ("
+    )
+    assert "secret" not in blocked
+    waiting = "rows that wait in txbridge_outbox: 6, the oldest for 0s"
+    assert rows == ("ok", f"{waiting}; none of them can be sent now, or is due")
+    # Without an answer of Kafka's only rows are known that no relay could read.
+    *_, (_, blocked), (level, text) = found(engine, kafka="")
+    assert blocked.startswith("1 row of txbridge_outbox cannot be sent")
+    assert (level, text) == ("problem", f"{waiting}; row 1 was not sent within 0s")
+    add(engine, Message("t", b"1"))
+    *_, (level, text) = found(engine)
+    assert level == "problem"
+    assert text.endswith("; row 7 was not sent within 0s")
 
 
 def test_a_transaction_that_holds_rows_up_is_named():
     with Postgres(max_prepared_transactions="1") as server:
         engine = create_engine(server.url)
         create_outbox(engine)
-        lanes = OutboxRows(engine, lanes=2)
-        lanes.take_lanes(2)
+        relay = taken(engine)
         with (
             psycopg.connect(conninfo(server.url)) as elsewhere,
             psycopg.connect(conninfo(server.url), application_name="report") as holding,
@@ -139,22 +172,22 @@ def test_a_transaction_that_holds_rows_up_is_named():
         *_, (level, text) = found(engine)
         assert level == "problem"
         assert "; row 2 was not sent" in text
-        lanes.close()
+        relay.close()
         engine.dispose()
 
 
-def test_a_transaction_without_an_xid_that_holds_rows_up_is_named(postgres, lanes):
+def test_a_transaction_without_an_xid_that_holds_rows_up_is_named(postgres, relay):
     """It has found no row to delete, and could still add one."""
     with psycopg.connect(conninfo(postgres.url.render_as_string(hide_password=False))) as holding:
         holding.execute("DELETE FROM txbridge_outbox WHERE id = -1")
         add(postgres, Message("t", b"1"))
-        assert lanes.read_rows(0) == []
+        assert relay.read_rows() == []
         *_, (level, text) = found(postgres)
         assert level == "warning"
         assert f"that has written to it: process {holding.info.backend_pid} (" in text
 
 
-def test_a_row_that_nobody_sends_is_found_while_transactions_follow_one_another(postgres, lanes, monkeypatch):
+def test_a_row_that_nobody_sends_is_found_while_transactions_follow_one_another(postgres, relay, monkeypatch):
     """At each look one of them is open, and each could still add a row before the newest one."""
     # A busy machine may keep one open for a second.
     monkeypatch.setattr(relay_examination, "_GATE_PAUSE_S", 0.5)
@@ -169,7 +202,7 @@ def test_a_row_that_nobody_sends_is_found_while_transactions_follow_one_another(
 
     with ThreadPoolExecutor(2) as pool:
         writing = [pool.submit(write, wait) for wait in (0.0, 0.001)]
-        eventually(lambda: lanes.count_waiting().rows > 2)
+        eventually(lambda: relay.count_waiting().rows > 2)
         *_, (level, text) = found(postgres)
         ended.set()
     assert [one.result() for one in writing] == [None, None]
@@ -186,7 +219,7 @@ def as_relay(postgres):
         connection.exec_driver_sql(
             f"CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {user};"
             f"GRANT SELECT, DELETE ON txbridge_outbox TO {user};"
-            f"GRANT SELECT, INSERT, UPDATE ON txbridge_outbox_lanes TO {user}"
+            f"GRANT SELECT, INSERT, UPDATE ON txbridge_outbox_relay TO {user}"
         )
     yield postgres.url.set(username=user)
     with postgres.begin() as connection:
@@ -204,7 +237,7 @@ BLIND = {
     VIEW: "txbridge_outbox is a view, which may hide rows",
     "REVOKE SELECT ON txbridge_outbox FROM {user}": "permission denied for table txbridge_outbox; give this user",
     "REVOKE DELETE ON txbridge_outbox FROM {user}": "permission denied for table txbridge_outbox; give this user",
-    "REVOKE UPDATE ON txbridge_outbox_lanes FROM {user}": "permission denied for table txbridge_outbox_lanes; give",
+    "REVOKE UPDATE ON txbridge_outbox_relay FROM {user}": "permission denied for table txbridge_outbox_relay; give",
     # As on a standby.
     "ALTER ROLE {user} SET default_transaction_read_only = on": "in a read-only transaction",
 }
@@ -216,13 +249,13 @@ def test_who_does_not_see_all_rows_or_cannot_delete_them_takes_no_outbox_for_emp
     *_, (_, text) = found(engine := create_engine(as_relay))
     assert "rows that wait in txbridge_outbox: 5" in text
     running = OutboxRows(engine)
-    assert len(running.read_rows(0)) == 5
+    assert len(running.read_rows()) == 5
     with postgres.begin() as connection:
         connection.exec_driver_sql(cause.format(user=as_relay.username))
     if cause == POLICY:
         # One that runs already does not overlook it, and neither does a service that stores and forwards.
         with pytest.raises(DBAPIError, match="row-level security"):
-            running.read_rows(0)
+            running.read_rows()
         with engine.connect() as connection, pytest.raises(DBAPIError, match="row-level security"):
             SqlForwarding(Outbox(), None).verify(connection)
     [(level, text)] = found(engine)
@@ -256,7 +289,7 @@ def test_what_is_missing_or_wrong_gets_a_sentence(url, tmp_path):
         OutboxExamination(f"sqlite:///{tmp_path}/x.db", "nowhere:TABLE")
 
 
-def test_the_outbox_is_examined_where_no_worker_is_installed(sqlite_url):
+def test_the_outbox_is_examined_without_kafka_where_no_worker_is_installed(sqlite_url):
     """In the image of a relay there is no Faust and no aiokafka."""
     engine = create_engine(sqlite_url)
     create_outbox(engine)
@@ -267,6 +300,7 @@ def test_the_outbox_is_examined_where_no_worker_is_installed(sqlite_url):
         [sys.executable, "-c", program, "doctor", *flags], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2, done.stderr
-    found = [(one["check"], one["level"], one["text"]) for one in json.loads(done.stdout)["findings"]]
-    why = "the examination connects as a worker does, through aiokafka: pip install 'txbridge[worker]'"
-    assert found == [("connection", "unknown", f"Kafka is not examined: {why}"), ("relay", *EMPTY)]
+    kafka, outbox = [(one["check"], one["level"], one["text"]) for one in json.loads(done.stdout)["findings"]]
+    assert kafka[:2] == ("connection", "unknown")
+    assert kafka[2].startswith("Kafka cannot be reached")
+    assert outbox == ("relay", *EMPTY)

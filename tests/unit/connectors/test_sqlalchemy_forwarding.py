@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import LargeBinary, literal, select, text, update
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
 from txbridge_sqlalchemy import (
     AsyncSqlTransactionListener,
-    LaneState,
     Outbox,
     OutboxRows,
     OutboxTable,
     SqlTransactionListener,
     create_outbox,
 )
-from txbridge_sqlalchemy.outbox_dialects import dialect_of
-from txbridge_sqlalchemy.outbox_table import outbox_lanes
+from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
 from tests.support.async_engine import DRIVERS, async_twin
 from tests.support.sql_application import COMMIT, create, order_ids, place, place_async, state_of
@@ -39,7 +36,6 @@ from txbridge.core.names import Names
 
 HALF, EARLIER = "A" * 32, "B" * 32
 WHOLE = Message("t", b"v\xff", b"k", [("h", "x"), ("n", None)], 1_700_000_000_000, 2, None, 2_200_000_000_000)
-LAST = LaneState("C" * 32, 0, 7)
 
 
 @pytest.fixture
@@ -64,9 +60,9 @@ def connected(listener, sent, *, acknowledges=True):
     return listener
 
 
-def direct(message=WHOLE, transaction_id=HALF, lane=0):
-    """The message with a half message in this lane."""
-    return MessageExt.for_execution(message, transaction_id, lane, 5, 1_000)
+def direct(message=WHOLE, transaction_id=HALF):
+    """The message with a half message."""
+    return MessageExt.for_execution(message, transaction_id, 0, 5, 1_000)
 
 
 def without_half(message=WHOLE):
@@ -74,9 +70,11 @@ def without_half(message=WHOLE):
 
 
 def waiting(engine):
+    with engine.connect() as connection:
+        ids = connection.execute(select(outbox_table.c.id)).scalars().all()
     rows = OutboxRows(engine)
     try:
-        return rows.read_rows(0)
+        return rows.read_again(ids)
     finally:
         rows.close()
 
@@ -88,26 +86,6 @@ def stored(engine):
 def add(engine, *messages):
     with engine.begin() as connection:
         Outbox().add(connection, *messages)
-
-
-def set_last_batch(engine, last=LAST):
-    rows = OutboxRows(engine)
-    rows.take_lanes(1)
-    rows.close()
-    with engine.begin() as connection:
-        connection.execute(update(outbox_lanes).where(outbox_lanes.c.lane == 0).values(last._asdict()))
-
-
-def test_a_client_hashes_keys_as_the_database_does(engine, listener):
-    listener.verify()
-    some = random.Random(1)
-    keys = [some.randbytes(size) for size in range(60)] + [b"", b"\x00", "é".encode()]
-    hash_of = dialect_of(engine.dialect).hash_of
-    with engine.connect() as connection:
-        for key in keys:
-            found = connection.execute(select(hash_of(literal(key, LargeBinary())))).scalar_one()
-            for lanes in (1, 4, 1_000_003):
-                assert listener.forwarding.lane_of(key, lanes) == found % lanes
 
 
 def test_while_kafka_is_away_data_and_message_are_committed_together(engine, listener):
@@ -183,9 +161,9 @@ def test_behind_a_row_of_its_key_it_is_stored_and_its_half_message_can_never_be_
     assert state_of(engine, HALF) is None
 
 
-@pytest.mark.parametrize("message", [Message("t", b"v", b"other"), Message("t", b"v")])
-def test_rows_of_other_keys_stop_nobody(engine, listener, message):
-    add(engine, WHOLE)
+@pytest.mark.parametrize("message", [Message("t", b"v", b"other"), Message("t", b"v"), WHOLE])
+def test_rows_of_other_keys_and_rows_with_a_time_stop_nobody(engine, listener, message):
+    add(engine, *([WHOLE] * 1_000 if message is WHOLE else [Message("t", b"first", b"k")]))
     assert listener.execute_local_transaction(direct(message), 1) is COMMIT
 
 
@@ -202,46 +180,49 @@ def test_several_messages_are_stored_behind_any_row_each_with_its_time(engine, l
     assert stored(engine)[1:] == [Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")]
 
 
-def test_the_end_of_the_last_batch_is_sent_once_before_a_message_passes(engine, listener, sent):
-    set_last_batch(engine)
-    assert listener.execute_local_transaction(direct(), 1) is COMMIT
-    assert list(sent) == [LAST]
-    # Now this process knows that Kafka has it.
-    sent.clear()
-    assert listener.execute_local_transaction(direct(transaction_id="D" * 32), 2) is COMMIT
-    assert sent == {}
-    # A lane of its own each.
-    assert listener.execute_local_transaction(direct(transaction_id="E" * 32, lane=1), 3) is COMMIT
-    assert sent == {}
+def commit(listener, message, transaction_id, error=None):
+    """Commit a message of which Kafka may not have the END; it has not if there is an error."""
+    end = Ticket(DecisionEntry(3, transaction_id, Decision.COMMIT), 1)
+    listener.forwarding.note_commit(message, (transaction_id, 2, 3), end)
+    if error is not None:
+        end.settle_with(error)
+    return end
 
 
-def test_a_message_that_would_wait_for_long_is_stored(engine, sent, monkeypatch):
-    monkeypatch.setattr("txbridge_sqlalchemy.forwarding._SETTLE_S", 0.05)
-    set_last_batch(engine)
-    listener = connected(SqlTransactionListener(engine, place, outbox=Outbox()), sent, acknowledges=False)
-    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
-    assert (list(sent), state_of(engine, HALF), stored(engine)) == ([LAST], None, [WHOLE])
+LOST = EndTransactionError("given up")
 
 
 def test_a_row_names_the_ends_of_its_key_that_kafka_may_not_have(engine, listener, sent):
-    def commit(message, name):
-        end = Ticket(DecisionEntry(3, name, Decision.COMMIT), 1)
-        listener.forwarding.note_commit(message, (name, 2, 3), end)
-        return end
-
-    acknowledged, lost = commit(WHOLE, "D" * 32), commit(WHOLE, EARLIER)
-    other = commit(Message("t", b"v", b"other"), "E" * 32)
+    acknowledged, lost = commit(listener, WHOLE, "D" * 32), commit(listener, WHOLE, EARLIER)
+    other = commit(listener, Message("t", b"v", b"other"), "E" * 32)
     acknowledged.settle_with()
     assert listener.execute_local_transaction(without_half(), 1) == Stored(None)
     (row,) = waiting(engine)
     assert (row.message, row.after) == (WHOLE, (("group", EARLIER, 2, 3),))
     # An END that was given up is sent again before any message goes directly.
-    lost.settle_with(EndTransactionError("given up"))
+    lost.settle_with(LOST)
     other.settle_with()
     last_one = direct(Message("t", b"v", b"new"), "F" * 32)
     assert listener.execute_local_transaction(last_one, 2) is COMMIT
     assert list(sent) == [(EARLIER, 2, 3)]
     assert listener.forwarding.list_open({b"k"}) == []
+
+
+@pytest.mark.parametrize("error", [None, LOST])
+def test_a_message_is_stored_while_an_end_of_this_process_does_not_come_to_kafka(engine, sent, monkeypatch, error):
+    monkeypatch.setattr("txbridge_sqlalchemy.forwarding._SETTLE_S", 0.05)
+    listener = connected(SqlTransactionListener(engine, place, outbox=Outbox()), sent, acknowledges=False)
+    listener.forwarding._send_again = lambda *half: sent.setdefault(half, failed(error))
+    commit(listener, WHOLE, EARLIER, LOST)
+    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
+    assert (list(sent), state_of(engine, HALF), stored(engine)) == ([(EARLIER, 2, 3)], None, [WHOLE])
+
+
+def failed(error):
+    end = Future()
+    if error is not None:
+        end.set_exception(error)
+    return end
 
 
 @pytest.mark.parametrize("after", ["x", [1], [["g", "short", 1, 2]], [["g", HALF, -1, 2]], [["g", HALF, 1]]])
@@ -286,9 +267,9 @@ async def test_asyncio_stores_and_sends_ends_again_too(url, engine, sent):
         assert await listener.execute_local_transaction(without_half(), 10 * number) == Stored(None)
         rows = await asyncio.to_thread(stored, engine)
         assert rows == [WHOLE] * (number + 1)
-        await asyncio.to_thread(set_last_batch, engine, LAST._replace(half_offset=number))
+        commit(listener, WHOLE, EARLIER, LOST)
         message = direct(Message("t", b"v", b"free"), f"{number:032}")
         assert await listener.execute_local_transaction(message, 10 * number + 1) is COMMIT
-        assert list(sent) == [LAST._replace(half_offset=number)]
+        assert list(sent) == [(EARLIER, 2, 3)]
         sent.clear()
         await twin.dispose()

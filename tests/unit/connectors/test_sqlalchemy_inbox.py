@@ -283,6 +283,7 @@ def foreign():
         (delivered(), (ID, 1)),
         (delivered(message=b"2/2"), (ID, 2)),
         (ConsumerRecord("orders", 0, 7, 5, (("UNIQ_KEY", ID.encode()), ("TXB_HALF", b"0:1"))), (ID, 1)),
+        (Record([("UNIQ_KEY", ID.encode()), ("TXB_OUTBOX", b"1f0c92aa:42")]), (ID, 1)),
         (Record(), ("orders:0:7@1700000000000", 1)),
         (Record([], topic="o.p", partition=3, offset=12, timestamp=5), ("o.p:3:12@5", 1)),
         (ConsumerRecord("orders", 0, 7, 1_700_000_000_000, ()), ("orders:0:7@1700000000000", 1)),

@@ -11,11 +11,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
-from txbridge_sqlalchemy import LaneState, Outbox, OutboxRows, OutboxTable, create_outbox, outbox_ddl
+from txbridge_sqlalchemy import Outbox, OutboxRows, OutboxTable, create_outbox, outbox_ddl
+from txbridge_sqlalchemy.outbox_state import OutboxState
 
 from txbridge import Message, UsageError
-
-FIRST = LaneState("A" * 32, 0, 1)
 
 
 @pytest.fixture
@@ -32,30 +31,50 @@ def postgres(postgresql_url):
     made.dispose()
 
 
+class Relay:
+    """What a relay does with rows and state. What is read again has the same ids of messages."""
+
+    def __init__(self, engine, table):
+        create_outbox(engine, table)
+        self.rows = OutboxRows(engine, table)
+        self.state = OutboxState(engine, self.rows)
+        verify(self.rows, self.state)
+        self.rows.name_outbox(self.state.read_state().identity)
+        self.state.take_outbox(self.state.read_state(), "owner", ("topic", 0, 0))
+
+    def read(self):
+        read = self.rows.read_rows()
+        assert sorted(self.rows.read_again([row.name for row in read])) == sorted(read)
+        return read
+
+    def messages(self):
+        return [row.message or row.reason for row in self.read()]
+
+    def values(self):
+        return [row.message.value.decode() for row in self.read()]
+
+    def confirm(self, sent):
+        batch = self.state.read_state().batch + 1
+        self.state.confirm_batch("owner", batch, 10 * batch, sent)
+
+
 @pytest.fixture
 def relay():
     made = []
 
-    def relay(engine, table, lanes=1):
-        create_outbox(engine, table)
-        made.append(OutboxRows(engine, table, lanes))
-        made[-1].verify()
-        made[-1].take_lanes(lanes)
+    def relay(engine, table):
+        made.append(Relay(engine, table))
         return made[-1]
 
     yield relay
     for one in made:
-        one.close()
+        one.rows.close()
 
 
 def execute(engine, *statements):
     with engine.begin() as connection:
         for statement in statements:
             connection.execute(text(statement.replace(":", r"\:")))
-
-
-def messages_of(rows):
-    return [row.message or row.reason for row in rows]
 
 
 DEBEZIUM = """
@@ -75,8 +94,8 @@ def test_debezium_s_layout_makes_the_records_of_its_event_router(postgres, relay
         "INSERT INTO outboxevent VALUES ('00000000-0000-0000-0000-000000000001', 'customer', '7', 'Gone', NULL)",
     )
     rows = relay(postgres, OutboxTable.for_debezium(header_columns={"eventType": "type"}))
-    read = rows.read_rows(0)
-    assert messages_of(read) == [
+    read = rows.read()
+    assert [row.message for row in read] == [
         Message(
             "outbox.event.order",
             '{"id": 1, "items": ["é", null]}',
@@ -88,10 +107,9 @@ def test_debezium_s_layout_makes_the_records_of_its_event_router(postgres, relay
         ),
     ]
     assert [row.id for row in read] == [UUID(int=0x406C07F326F04EEAA50C109940064B8F), UUID(int=1)]
-    with postgres.begin() as connection:
-        assert rows.delete_batch(connection, 0, None, FIRST, [row.id for row in read])
-    assert rows.read_rows(0) == []
-    assert rows.count_waiting() == (0, None)
+    rows.confirm(read)
+    assert rows.read() == []
+    assert rows.rows.count_waiting() == (0, None)
 
 
 def test_a_condition_comes_true_while_a_transaction_holds_later_rows_back(postgres, relay):
@@ -103,13 +121,13 @@ def test_a_condition_comes_true_while_a_transaction_holds_later_rows_back(postgr
         "INSERT INTO o (topic, body) VALUES ('t', '1')",
     )
     rows = relay(postgres, OutboxTable(name="o", topic="t", value="body", where="EXISTS (SELECT FROM released)"))
-    assert rows.read_rows(0) == []
+    assert rows.read() == []
     with postgres.connect() as late:
         late.execute(text("INSERT INTO o (topic, body) VALUES ('t', '2')"))
         execute(postgres, "INSERT INTO o (topic, body) VALUES ('t', '3')")
-        assert [rows.read_rows(0), rows.is_gate_closed] == [[], True]
+        assert [rows.read(), rows.rows.is_gate_closed] == [[], True]
         execute(postgres, "INSERT INTO released VALUES (1)")
-        assert messages_of(rows.read_rows(0)) == [Message("t", "1")]
+        assert rows.messages() == [Message("t", "1")]
 
 
 def test_ids_that_are_no_numbers_keep_the_order_of_transactions_and_of_their_statements(postgres, relay):
@@ -120,15 +138,15 @@ def test_ids_that_are_no_numbers_keep_the_order_of_transactions_and_of_their_sta
         # Space that is free again is used by later rows.
         execute(postgres, f"DELETE FROM outboxevent WHERE payload = '{first}'", insert.format(number=first + 3))
     rows = relay(postgres, OutboxTable.for_debezium())
-    values = [int(row.message.value) for row in rows.read_rows(0)]
+    values = [*map(int, rows.values())]
     assert values == [number for number in range(20) if number % 4]
     with postgres.connect() as late, postgres.connect() as early:
         late.execute(text(insert.format(number=100)))
         early.execute(text(insert.format(number=200)))
         early.commit()
-        assert [int(row.message.value) for row in rows.read_rows(0)] == values
+        assert [*map(int, rows.values())] == values
         late.commit()
-    assert [int(row.message.value) for row in rows.read_rows(0)][-2:] == [100, 200]
+    assert [*map(int, rows.values())][-2:] == [100, 200]
 
 
 def test_a_column_that_grows_gives_the_order_of_transactions_that_wait_for_one_another(postgres, relay):
@@ -150,10 +168,10 @@ def test_a_column_that_grows_gives_the_order_of_transactions_that_wait_for_one_a
         second.execute(text(insert.format(number=2)))
         second.commit()
     rows = relay(postgres, OutboxTable.for_debezium(order="written"))
-    assert [row.message.value for row in rows.read_rows(0)] == [b"1", b"2"]
+    assert rows.values() == ["1", "2"]
     # What docs/outbox.md says of a table without such a column.
     rows = relay(postgres, OutboxTable.for_debezium())
-    assert [row.message.value for row in rows.read_rows(0)] == [b"2", b"1"]
+    assert rows.values() == ["2", "1"]
 
 
 def test_rows_with_a_flag_a_constant_topic_and_json(engine, relay, monkeypatch):
@@ -176,23 +194,20 @@ def test_rows_with_a_flag_a_constant_topic_and_json(engine, relay, monkeypatch):
         where="processed_at IS NULL",
     )
     rows = relay(engine, table)
-    read = rows.read_rows(0)
-    assert messages_of(read) == [
+    read = rows.read()
+    assert [row.message for row in read] == [
         Message("orders.events", '{"a":2}', "7", {"type": "placed"}),
         Message("orders.events", '{"a":3}', None, {"type": "paid"}),
     ]
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
-    count, oldest = rows.count_waiting()
+    count, oldest = rows.rows.count_waiting()
     monkeypatch.undo()
     time.tzset()
     assert count == 2
     assert oldest == pytest.approx(time.time() - 1_577_836_800, abs=600)
-    with engine.connect() as connection:
-        connection.execute(text("UPDATE outbox SET processed_at = created_at WHERE id = 3"))
-        assert not rows.delete_batch(connection, 0, None, FIRST, [2, 3])
+    rows.confirm(read)
     with engine.begin() as connection:
-        assert rows.delete_batch(connection, 0, None, FIRST, [2, 3])
         assert connection.execute(text("SELECT id FROM outbox")).scalars().all() == [1]
 
 
@@ -202,7 +217,7 @@ def test_topic_key_bytes_headers_partition_and_times_by_columns(postgres, relay)
         "CREATE TABLE messages (message_id text PRIMARY KEY, destination text, partition_key text, body bytea,"
         " headers jsonb, target int, happened_at timestamptz, not_before timestamp)",
         """INSERT INTO messages VALUES ('b', 'orders.placed', 'k', '\\x00ff', '{"trace": "1", "try": 2, "no": null}',
-           3, '2023-11-14 22:13:20+00', '2040-01-01 00:00:00')""",
+           3, '2023-11-14 22:13:20+00', '2020-01-01 00:00:00')""",
     )
     table = OutboxTable(
         name="messages",
@@ -216,8 +231,7 @@ def test_topic_key_bytes_headers_partition_and_times_by_columns(postgres, relay)
         deliver_at="not_before",
         order="message_id",
     )
-    rows = relay(postgres, table, 3)
-    assert [message for lane in range(3) for message in messages_of(rows.read_rows(lane))] == [
+    assert relay(postgres, table).messages() == [
         Message(
             "orders.placed",
             b"\x00\xff",
@@ -225,12 +239,12 @@ def test_topic_key_bytes_headers_partition_and_times_by_columns(postgres, relay)
             {"no": None, "try": "2", "trace": "1"},
             timestamp=1_700_000_000_000,
             partition=3,
-            deliver_at=datetime(2040, 1, 1, tzinfo=UTC),
+            deliver_at=datetime(2020, 1, 1, tzinfo=UTC),
         )
     ]
 
 
-def test_columns_of_cloudevents_become_headers_and_keys_keep_to_their_lanes(postgres, relay):
+def test_columns_of_cloudevents_become_headers(postgres, relay):
     execute(
         postgres,
         "CREATE TYPE source AS ENUM ('/orders')",
@@ -250,15 +264,11 @@ def test_columns_of_cloudevents_become_headers_and_keys_keep_to_their_lanes(post
         header_columns={"ce_id": "id", "ce_type": "event_type", "ce_source": "source"},
         order="number",
     )
-    rows = relay(postgres, table, 2)
-    lanes = [messages_of(rows.read_rows(lane)) for lane in range(2)]
-    assert sorted(message.value for lane in lanes for message in lane) == [bytes([number]) for number in range(10)]
-    assert Message(
+    messages = relay(postgres, table).messages()
+    assert [message.value for message in messages] == [bytes([number]) for number in range(10)]
+    assert messages[6] == Message(
         "people", b"\x06", str(UUID(int=1)), {"ce_id": str(UUID(int=6)), "ce_type": "saved", "ce_source": "/orders"}
-    ) in [*lanes[0], *lanes[1]]
-    for lane in lanes:
-        for key in {message.key for message in lane}:
-            assert [message.value[0] % 5 for message in lane if message.key == key] == [UUID(key.decode()).int] * 2
+    )
 
 
 def test_a_column_of_the_order_that_may_be_null_comes_last_and_has_the_order_of_transactions(postgres, relay):
@@ -268,11 +278,11 @@ def test_a_column_of_the_order_that_may_be_null_comes_last_and_has_the_order_of_
         "INSERT INTO items (body, place) VALUES ('3', NULL), ('2', 2), ('1', 1)",
     )
     rows = relay(postgres, OutboxTable(name="items", topic="t", value="body", order="place"))
-    assert [row.message.value for row in rows.read_rows(0)] == [b"1", b"2", b"3"]
+    assert rows.values() == ["1", "2", "3"]
     with postgres.connect() as open_one:
         open_one.execute(text("INSERT INTO items (body, place) VALUES ('4', 4)"))
         execute(postgres, "INSERT INTO items (body, place) VALUES ('5', 5)")
-        assert [row.message.value for row in rows.read_rows(0)] == [b"1", b"2", b"3"]
+        assert rows.values() == ["1", "2", "3"]
 
 
 def test_a_row_without_a_topic_or_with_a_wrong_type_says_why(postgres, relay):
@@ -283,7 +293,7 @@ def test_a_row_without_a_topic_or_with_a_wrong_type_says_why(postgres, relay):
         " ('a', 'b', 'x', 'three'), ('a', 'b', NULL, NULL)",
     )
     table = OutboxTable(name="o", topic="{region}.{kind}", value="body", partition="target")
-    assert messages_of(relay(postgres, table).read_rows(0)) == [
+    assert relay(postgres, table).messages() == [
         "the column region, which names the topic, has no text but NoneType",
         "'b.{region}' cannot be a topic: it takes 1 to 249 characters of A-Z a-z 0-9 . _ -",
         "partition must be a whole number or None, not str",
@@ -294,19 +304,35 @@ def test_a_row_without_a_topic_or_with_a_wrong_type_says_why(postgres, relay):
 def test_values_that_python_cannot_read_stop_no_other_row(postgres, relay):
     execute(
         postgres,
-        "CREATE TABLE o (id serial PRIMARY KEY, body text, headers text, due timestamptz, made date)",
-        "INSERT INTO o (body, headers, due, made) VALUES ('a', NULL, 'infinity', '2020-01-01'),"
-        " ('b', NULL, '12000-01-01 00:00:00+00', NULL), ('c', repeat('[', 100000), NULL, NULL),"
-        " ('d', '{}', NULL, NULL)",
+        "CREATE TABLE o (id serial PRIMARY KEY, body text, headers text, due timestamptz, at timestamptz, made date)",
+        "INSERT INTO o (body, headers, due, at, made) VALUES ('a', NULL, '-infinity', NULL, '2020-01-01'),"
+        " ('b', NULL, NULL, '12000-01-01 00:00:00+00', 'infinity'), ('c', repeat('[', 100000), NULL, NULL, NULL),"
+        " ('d', '{}', NULL, NULL, '-infinity'), ('e', NULL, 'infinity', NULL, NULL)",
     )
-    table = OutboxTable(name="o", topic="t", value="body", headers="headers", deliver_at="due", created_at="made")
+    table = OutboxTable(
+        name="o", topic="t", value="body", headers="headers", deliver_at="due", timestamp="at", created_at="made"
+    )
     rows = relay(postgres, table)
-    infinite, late, nested, plain = messages_of(rows.read_rows(0))
+    (infinite,) = rows.messages()
+    late, nested, plain = rows.messages()
     assert infinite.startswith("deliver_at must be between 0")
-    assert (late.deliver_at, plain.value) == (316_516_204_800_000, b"d")
+    assert (late.timestamp, plain.value) == (316_516_204_800_000, b"d")
     assert "recursion" in nested
-    assert rows.count_waiting().oldest > 6 * 365 * 86_400
-    assert math.isnan(relay(postgres, replace(table, created_at="body")).count_waiting().oldest)
+    execute(postgres, "DELETE FROM o WHERE body = 'd'")
+    assert rows.rows.count_waiting().oldest > 6 * 365 * 86_400
+    assert math.isnan(relay(postgres, replace(table, created_at="body")).rows.count_waiting().oldest)
+
+
+def verify(rows, state):
+    rows.verify()
+    state.verify()
+
+
+def refuse(engine, table, reason):
+    rows = OutboxRows(engine, table)
+    with pytest.raises((UsageError, DBAPIError), match=reason):
+        verify(rows, OutboxState(engine, rows))
+    rows.close()
 
 
 def test_mistakes_in_a_mapping_are_told_before_the_first_row(engine):
@@ -320,17 +346,14 @@ def test_mistakes_in_a_mapping_are_told_before_the_first_row(engine):
         (OutboxTable(name="o", topic="t", value="body"), "create_outbox"),
         (OutboxTable(name="o", topic="t", value="body", where="nothing = 1"), "nothing"),
     ]:
-        rows = OutboxRows(engine, table)
-        with pytest.raises((UsageError, DBAPIError), match=reason):
-            rows.verify()
-        rows.close()
+        refuse(engine, table, reason)
 
 
-def test_only_the_table_of_lanes_is_created_beside_a_table_of_the_application(engine):
+def test_only_the_table_of_the_state_is_created_beside_a_table_of_the_application(engine):
     table = OutboxTable.for_debezium()
     assert "outboxevent (" not in outbox_ddl(engine.dialect, table)
     create_outbox(engine, table)
-    assert inspect(engine).get_table_names() == ["outboxevent_lanes"]
+    assert inspect(engine).get_table_names() == ["outboxevent_relay"]
     with pytest.raises(UsageError, match="the application writes the rows itself"):
         Outbox(table)
 
@@ -341,5 +364,91 @@ def test_a_second_outbox_of_our_layout_in_a_schema(postgres, relay):
     create_outbox(postgres, table)
     with postgres.begin() as connection:
         Outbox(table).add(connection, Message("t", b"v"))
-    assert messages_of(relay(postgres, table).read_rows(0)) == [Message("t", b"v")]
+    assert relay(postgres, table).messages() == [Message("t", b"v")]
     execute(postgres, "DROP SCHEMA other CASCADE")
+
+
+def of_one_time(engine, name):
+    """A table with ids that do not grow, and rows of which some have the same time."""
+    kind = "TIMESTAMP(6)" if engine.name == "mysql" else "TIMESTAMP"
+    execute(
+        engine,
+        f"CREATE TABLE {name} (id VARCHAR(36) PRIMARY KEY, body VARCHAR(9), created_at {kind} NOT NULL)",
+        *(
+            f"INSERT INTO {name} VALUES ('{body}', '{body}', '2020-01-01 00:00:0{second}')"
+            for body, second in [("z", 1), ("y", 1), ("b", 1), ("a", 0), ("x", 1)]
+        ),
+    )
+    return OutboxTable(name=name, topic="t", value="body", order="created_at")
+
+
+def test_rows_of_one_time_come_in_the_order_of_their_inserts(engine, relay):
+    assert relay(engine, of_one_time(engine, "o")).values() == ["a", "z", "y", "b", "x"]
+
+
+def test_an_order_with_ties_is_refused_where_the_database_has_no_order_of_inserts(mariadb_url):
+    engine = create_engine(mariadb_url)
+    for table in (of_one_time(engine, "o"), replace(of_one_time(engine, "p"), order=None)):
+        refuse(engine, table, "give `order` a column that does, with another value for each row")
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "BOOLEAN", "DATE"])
+def test_rows_of_a_table_that_is_kept_are_marked_and_never_sent_again(engine, relay, kind):
+    execute(
+        engine,
+        f"CREATE TABLE history (id INTEGER PRIMARY KEY, body VARCHAR(9), sent {kind})",
+        "INSERT INTO history VALUES (1, '1', NULL), (2, '2', NULL), (3, '3', NULL)",
+    )
+    rows = relay(engine, OutboxTable(name="history", topic="t", value="body", mark="sent"))
+    read = rows.read()
+    # The application marks one itself: it counts as sent.
+    execute(engine, "UPDATE history SET sent = CURRENT_TIMESTAMP WHERE id = 2" if kind != "BOOLEAN" else "SELECT 1")
+    rows.confirm(read[:2])
+    assert rows.values() == ["3"]
+    assert rows.state.confirm_named("owner", 2, 20, {row.name: row.message_id[:16] for row in read}) == 1
+    assert rows.read() == []
+    assert rows.rows.count_waiting().rows == 0
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM history WHERE sent IS NOT NULL")).scalar_one() == 3
+
+
+def test_a_mark_that_says_no_time_is_refused(engine):
+    execute(engine, "CREATE TABLE history (id INTEGER PRIMARY KEY, body VARCHAR(9), sent INTEGER)")
+    table = OutboxTable(name="history", topic="t", value="body", mark="sent")
+    refuse(engine, table, "`mark` names the column sent, which is neither a time nor a Boolean")
+
+
+def test_debezium_s_columns_under_other_names(engine, relay):
+    execute(
+        engine,
+        "CREATE TABLE events (number INTEGER PRIMARY KEY, uid VARCHAR(9), kind VARCHAR(9), name VARCHAR(9), data TEXT)",
+        "INSERT INTO events VALUES (2, 'u-2', 'order', 'k', 'second'), (7, 'u-1', 'order', 'k', NULL)",
+    )
+    named = {"topic": "shop.{kind}", "id": "uid", "key": "name", "value": "data", "order": "number"}
+    rows = relay(engine, OutboxTable.for_debezium("events", **named, header_columns={"eventType": "kind"}))
+    assert rows.messages() == [
+        Message("shop.order", "second", "k", {"id": "u-2", "eventType": "order"}),
+        Message("shop.order", None, "k", {"id": "u-1", "eventType": "order"}),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["BIGINT", "TIMESTAMP"])
+def test_rows_that_are_due_come_first_by_their_time_and_others_in_turn(engine, relay, kind):
+    times = {"1": 1_600_000_001_000, "2": 1_600_000_000_000, "3": 4_000_000_000_000}
+    due = {
+        name: at if kind == "BIGINT" else f"'{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S}'"
+        for name, at in times.items()
+    }
+    execute(
+        engine,
+        f"CREATE TABLE o (id INTEGER PRIMARY KEY, body VARCHAR(9), due {kind})",
+        *(f"INSERT INTO o VALUES ({number}, '{number}', {due.get(number, 'NULL')})" for number in "01234"),
+    )
+    rows = relay(engine, OutboxTable(name="o", topic="t", value="body", deliver_at="due"))
+    timed = rows.read()
+    assert [(row.name, row.message.deliver_at) for row in timed] == [(2, times["2"]), (1, times["1"])]
+    assert rows.values() == ["0", "4"]
+    rows.confirm(timed)
+    assert rows.values() == ["0", "4"]
+    assert rows.rows.count_waiting().rows == 3

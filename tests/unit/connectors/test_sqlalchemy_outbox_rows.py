@@ -1,4 +1,4 @@
-"""OutboxRows on SQLite and a real PostgreSQL: order, lanes that relays share, and batches that count once."""
+"""OutboxRows on SQLite and a real PostgreSQL: which rows come next, in which order, and what they wait for."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import pytest
 from sqlalchemy import create_engine, event, insert, text
 from sqlalchemy.dialects import mssql, mysql
 from sqlalchemy.exc import DBAPIError
-from txbridge_sqlalchemy import LaneState, Outbox, OutboxRows, create_outbox, outbox_rows, relay_sessions
+from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox, outbox_rows
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_state import OutboxState
 from txbridge_sqlalchemy.outbox_statements import outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, outbox_ddl
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
+from txbridge_sqlalchemy.relay_blocks import MOST_HEADS
 
 from tests.support import sql_application
 from tests.support.harness import eventually
 from tests.support.postgres import Postgres
 from txbridge import Message, UsageError
-
-FIRST = LaneState("A" * 32, 0, 1)
-SECOND = LaneState("B" * 32, 0, 2)
-OTHER = LaneState("C" * 32, 0, 3)
+from txbridge.client.outbox_values import row_after
 
 
 @pytest.fixture
 def relay():
-    """A factory of OutboxRows, each with the lanes that it can get."""
+    """A factory of OutboxRows with a state, that ask for the lock."""
     made = []
 
-    def relay(engine, lanes=1):
-        made.append(OutboxRows(engine, lanes=lanes))
-        made[-1].take_lanes(lanes)
+    def relay(engine):
+        made.append(OutboxRows(engine))
+        OutboxState(engine, made[-1]).read()
+        made[-1].try_lock()
         return made[-1]
 
     yield relay
@@ -53,164 +53,118 @@ def ids_of(rows):
     return [row.id for row in rows]
 
 
-def delete(engine, relay, lane, old, new, ids):
-    """Delete a batch as a relay does: committed if it is whole."""
-    with engine.connect() as connection, connection.begin() as transaction:
-        is_whole = relay.delete_batch(connection, lane, old, new, ids)
-        if not is_whole:
-            transaction.rollback()
-    return is_whole
-
-
-def test_a_batch_is_read_and_deleted_with_the_state_of_its_lane(engine, relay):
+def delete(engine, ids):
     with engine.begin() as connection:
-        add(connection, "1", "2", "3")
-    rows = relay(engine)
-    assert rows.lane_state(0) is None
-    batch = rows.read_rows(0, limit=2)
-    assert values_of(batch) == ["1", "2"]
-    assert delete(engine, rows, 0, None, FIRST, ids_of(batch))
-    assert rows.lane_state(0) == FIRST
-    batch = rows.read_rows(0)
-    assert values_of(batch) == ["3"]
-    assert delete(engine, rows, 0, FIRST, SECOND, ids_of(batch))
-    assert rows.lane_state(0) == SECOND
-    assert rows.read_rows(0) == []
-    assert rows.count_waiting() == (0, None)
-    with engine.begin() as connection:
-        add(connection, "4")
-        connection.execute(text("DELETE FROM txbridge_outbox_lanes"))
-    assert rows.lane_state(0) is None
-    assert delete(engine, rows, 0, None, FIRST, ids_of(rows.read_rows(0)))
-
-
-def test_a_batch_counts_only_after_the_batch_that_its_relay_has_seen(engine, relay):
-    """A relay that was paused comes back with rows that another one has sent, or with other rows."""
-    with engine.begin() as connection:
-        add(connection, "1", "2")
-    paused, running = relay(engine), relay(engine)
-    read = paused.read_rows(0, limit=1)
-    assert delete(engine, running, 0, None, OTHER, ids_of(running.read_rows(0, limit=1)))
-    assert not delete(engine, paused, 0, None, FIRST, ids_of(read))
-    assert not delete(engine, paused, 0, None, FIRST, ids_of(running.read_rows(0)))
-    assert running.lane_state(0) == OTHER
-    assert values_of(running.read_rows(0)) == ["2"]
-
-
-def test_a_batch_counts_only_if_all_of_its_rows_are_there(engine, relay):
-    with engine.begin() as connection:
-        add(connection, "1", "2")
-    rows = relay(engine)
-    batch = rows.read_rows(0)
-    with engine.begin() as connection:
-        connection.execute(outbox_table.delete().where(outbox_table.c.id == batch[0].id))
-    assert not delete(engine, rows, 0, None, FIRST, ids_of(batch))
-    assert rows.lane_state(0) is None
-    assert values_of(rows.read_rows(0)) == ["2"]
+        connection.execute(outbox_table.delete().where(outbox_table.c.id.in_(ids)))
 
 
 def test_a_relay_reads_no_more_bytes_than_it_can_send_but_one_row_at_least(engine, relay):
     with engine.begin() as connection:
         add(connection, "a" * 100, "b" * 100, "c" * 1_000, "d")
     rows = relay(engine)
-    assert len(rows.read_rows(0, most_bytes=202)) == 2
-    assert len(rows.read_rows(0, most_bytes=201)) == 1
-    assert len(rows.read_rows(0, most_bytes=1)) == 1
-    assert len(rows.read_rows(0, most_bytes=100_000)) == 4
+    assert len(rows.read_rows(most_bytes=202)) == 2
+    assert len(rows.read_rows(most_bytes=201)) == 1
+    assert len(rows.read_rows(most_bytes=1)) == 1
+    assert len(rows.read_rows(most_bytes=100_000)) == 4
 
 
-def test_rows_that_cannot_be_sent_make_no_other_row_wait(engine, relay):
+def test_a_row_that_no_message_can_be_made_of_says_why(engine, relay):
     with engine.begin() as connection:
         add(connection, "1")
-        for topic, headers in (("not a topic", None), ("t", "{"), ("t", '[["TXB_V", "1"]]')):
+        for topic, headers in (("not a topic", None), ("t", "{"), ("t", '[["TXB_V", "1"]]'), ("RMQ_SYS_X", None)):
             connection.execute(insert(outbox_table).values(topic=topic, headers=headers, value=b"s", created_at=1))
-        add(connection, "2")
     rows = relay(engine)
-    read = rows.read_rows(0, limit=4)
-    assert [row.message and row.message.value for row in read] == [b"1", None, None, None]
+    read = rows.read_rows()
+    assert [row.message and row.message.value for row in read] == [b"1", None, None, None, None]
+    assert [row.topic for row in read] == ["t", "not a topic", "t", "t", "RMQ_SYS_X"]
     reasons = [row.reason for row in read[1:]]
-    assert [reason.split(":")[0] for reason in reasons] == [
+    assert [reason.split(":")[0].split(" (")[0] for reason in reasons] == [
         "'not a topic' cannot be a topic",
         "the headers are not JSON",
-        "header 'TXB_V' is reserved for txbridge (docs/protocol.md lists these names)",
+        "header 'TXB_V' is reserved for txbridge",
+        "sending to system topic RMQ_SYS_X is forbidden",
     ]
-    assert values_of(rows.read_rows(0, limit=4)) == ["1", "2"]
-    rows.skip_rows(0, [read[0].id])
-    assert values_of(rows.read_rows(0, limit=4)) == ["2"]
     count, oldest = rows.count_waiting()
     assert count == 5
     assert oldest == pytest.approx(time.time(), abs=60)
 
 
-def test_lanes_share_the_rows_by_key_and_every_key_stays_in_its_lane(postgres, relay):
-    rows = relay(postgres, 4)
-    for number in range(2):
-        with postgres.begin() as connection:
-            for key in range(40):
-                add(connection, f"{key} {number}", key=str(key).encode())
-            add(connection, *(f"none {one}" for one in range(40)), key=None)
-    assert rows.held == {0, 1, 2, 3}
-    lanes = [values_of(rows.read_rows(lane)) for lane in range(4)]
-    assert sorted(value for lane in lanes for value in lane) == sorted(
-        [f"{key} {number}" for key in range(40) for number in range(2)] + [f"none {one}" for one in range(40)] * 2
-    )
-    for lane in lanes:
-        assert len(lane) > 15
-        keyed = [value for value in lane if "none" not in value]
-        assert keyed == [f"{key} {n}" for n in range(2) for key in range(40) if f"{key} 0" in lane]
+def test_what_waits_behind_a_head_is_not_read_and_all_else_is(engine, relay):
+    with engine.begin() as connection:
+        for topic in ("t", "u"):
+            for key in (b"k", b"l", None):
+                Outbox().add(connection, Message(topic, f"{topic}{key}", key))
+        connection.execute(insert(outbox_table), row_after(Message("t", "stored", b"m"), []))
+    rows = relay(engine)
+    read = rows.read_rows()
+    everything = values_of(read)
+    assert rows.read_again([row.name for row in read]) == read
+
+    def passed(*others):
+        assert values_of(rows.read_rows()) == [value for value in everything if value not in others]
+
+    one = rows.blocks.block_row(read[0], "x", 0.0)
+    passed("tb'k'")
+    # Read again by itself, a head is there.
+    assert rows.read_again([read[0].name]) == [read[0]]
+    other = rows.blocks.block_row(read[2], "x", 0.0)
+    passed("tb'k'", "tNone")
+    whole = rows.blocks.block_row(read[3], "x", 0.0, whole_topic=True)
+    passed("tb'k'", "tNone", "ub'k'", "ub'l'", "uNone")
+    for head in (one, other, whole):
+        rows.blocks.lift_block(head)
+    rows.forget_reads()
+    passed()
+    rows.blocks.hold_stored(0.0)
+    passed("stored")
+    rows.blocks.block_row(read[3], "x", 0.0, whole_topic=True)
+    passed("stored", "ub'k'", "ub'l'", "uNone")
 
 
-def test_a_lane_has_one_relay_and_goes_to_another_when_it_is_given_back(postgres, relay):
-    first, second = relay(postgres, 4), relay(postgres, 4)
-    assert (first.held, second.held) == ({0, 1, 2, 3}, set())
-    first.give_lanes_back([1, 2])
-    assert (first.held, second.take_lanes(1) <= {1, 2}) == ({0, 3}, True)
-    assert second.take_lanes(4) | second.held == {1, 2}
+@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mariadb"], indirect=True)
+def test_ten_thousand_heads_are_left_out_by_one_statement(engine, relay):
+    with engine.begin() as connection:
+        Outbox().add(connection, *(Message("t", b"", b"%d" % number) for number in range(MOST_HEADS + 1)))
+    rows = relay(engine)
+    for row in rows.read_rows(MOST_HEADS):
+        rows.blocks.block_row(row, "x", 0.0)
+    assert [row.key for row in rows.read_rows()] == [b"%d" % MOST_HEADS]
+
+
+def test_one_relay_has_the_lock_and_another_gets_it_when_the_session_ends(postgres, relay):
+    first, second = relay(postgres), relay(postgres)
+    assert (first.has_lock, second.has_lock) == (True, False)
     first.close()
-    assert second.take_lanes(4) == {0, 3}
-
-
-def test_a_lost_session_frees_its_lanes_at_once(postgres, relay):
-    lost, other = relay(postgres, 2), relay(postgres, 2)
-    with postgres.begin() as connection:
-        connection.execute(
-            text(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND database ="
-                " (SELECT oid FROM pg_database WHERE datname = current_database())"
-                " AND (objid::bigint & 65535) IN (0, 1)"
-            )
-        )
-    assert other.take_lanes(2) == {0, 1}
-    with pytest.raises(DBAPIError) as raised:
-        lost.read_rows(0)
-    assert raised.value.connection_invalidated
-    assert lost.held == set()
-    assert lost.take_lanes(2) == set()
-    other.close()
-    assert lost.take_lanes(2) == {0, 1}
-
-
-def test_a_relay_without_a_lane_is_seen_by_those_that_have_some(postgres, relay):
-    first = relay(postgres, 2)
-    assert not first.is_lane_wanted()
-    second = relay(postgres, 2)
-    assert second.held == set()
-    assert first.is_lane_wanted()
-    first.give_lanes_back([1])
-    assert second.take_lanes(2) == {1}
-    assert not first.is_lane_wanted()
-    third = relay(postgres, 2)
-    assert first.is_lane_wanted()
-    third.close()
     # The server notices the end of a session in its own time.
-    eventually(lambda: not first.is_lane_wanted(), 20)
+    eventually(second.try_lock, 20)
+    assert not first.try_lock()
+    with postgres.begin() as connection:
+        ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        connection.execute(text(f"{ended} AND classid = 1954021376 + ({TABLE}) / 4294967296"))
+    assert first.try_lock()
+    with pytest.raises(DBAPIError) as raised:
+        second.read_rows()
+    assert raised.value.connection_invalidated
+    assert not second.has_lock
+    assert not second.try_lock()
 
 
-def test_tables_of_one_name_in_two_schemas_have_lanes_of_their_own(postgres, relay, request):
+TABLE = "SELECT CAST('txbridge_outbox_relay' AS regclass)::oid::bigint"
+
+
+def test_a_session_that_a_pooler_exchanges_is_refused_by_name(postgres, relay):
+    rows = relay(postgres)
+    rows.require_session()
+    rows._session_id += 1
+    with pytest.raises(UsageError, match="a pooler between the relay and the database has exchanged its session"):
+        rows.require_session()
+
+
+def test_tables_of_one_name_in_two_schemas_have_locks_of_their_own(postgres, relay, request):
     other = create_engine(sql_application.in_new_schema(request.getfixturevalue("postgres_url"), "outbox_of_another"))
     create_outbox(other)
-    assert relay(postgres).held == {0}
-    assert relay(other).held == {0}
+    assert relay(postgres).has_lock
+    assert relay(other).has_lock
     other.dispose()
 
 
@@ -224,10 +178,10 @@ def test_a_row_that_commits_late_is_never_overtaken(postgres, relay, began_first
         add(late, "1")
         add(early, "2")
         early.commit()
-        assert rows.read_rows(0) == []
+        assert rows.read_rows() == []
         assert rows.is_gate_closed
         late.commit()
-    assert values_of(rows.read_rows(0)) == ["1", "2"]
+    assert values_of(rows.read_rows()) == ["1", "2"]
     assert not rows.is_gate_closed
 
 
@@ -236,15 +190,15 @@ def test_rows_before_the_first_uncommitted_one_are_sent_meanwhile(postgres, rela
     with postgres.connect() as late:
         with postgres.begin() as connection:
             add(connection, "1", "2", "3")
-        batch = rows.read_rows(0, limit=2)
+        batch = rows.read_rows(limit=2)
         add(late, "4")
         with postgres.begin() as connection:
             add(connection, "5")
-        assert delete(postgres, rows, 0, None, FIRST, ids_of(batch))
+        delete(postgres, ids_of(batch))
         # It looks twice, as most transactions end soon.
-        assert [rows.read_rows(0), values_of(rows.read_rows(0))] == [[], ["3"]]
+        assert [rows.read_rows(), values_of(rows.read_rows())] == [[], ["3"]]
         late.rollback()
-    assert values_of(rows.read_rows(0)) == ["3", "5"]
+    assert values_of(rows.read_rows()) == ["3", "5"]
 
 
 def test_a_savepoint_holds_back_rows_until_it_is_rolled_back_or_committed(postgres, relay):
@@ -255,16 +209,16 @@ def test_a_savepoint_holds_back_rows_until_it_is_rolled_back_or_committed(postgr
             with early.begin_nested():
                 add(early, "1")
             early.commit()
-            assert rows.read_rows(0) == []
+            assert rows.read_rows() == []
             savepoint.rollback()
-        assert values_of(rows.read_rows(0)) == ["1"]
+        assert values_of(rows.read_rows()) == ["1"]
         with late.begin_nested():
             add(late, "2")
         add(early, "3")
         early.commit()
-        assert [rows.read_rows(0), values_of(rows.read_rows(0))] == [[], ["1"]]
+        assert [rows.read_rows(), values_of(rows.read_rows())] == [[], ["1"]]
         late.commit()
-    assert values_of(rows.read_rows(0)) == ["1", "2", "3"]
+    assert values_of(rows.read_rows()) == ["1", "2", "3"]
 
 
 def test_a_transaction_that_is_prepared_for_two_phases_holds_rows_back_until_its_second_one(relay):
@@ -276,35 +230,36 @@ def test_a_transaction_that_is_prepared_for_two_phases_holds_rows_back_until_its
             add(late, "1")
             add(early, "2")
             early.commit()
-            assert rows.read_rows(0) == []
+            assert rows.read_rows() == []
             late.execute(text("PREPARE TRANSACTION 'late'"))
-            assert rows.read_rows(0) == []
+            assert rows.read_rows() == []
         # Its session has another transaction now.
         with engine.begin() as connection:
             add(connection, "3")
-        assert [rows.read_rows(0), rows.is_gate_closed] == [[], True]
+        assert [rows.read_rows(), rows.is_gate_closed] == [[], True]
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("COMMIT PREPARED 'late'"))
-        assert values_of(rows.read_rows(0)) == ["1", "2", "3"]
+        assert values_of(rows.read_rows()) == ["1", "2", "3"]
         rows.close()
         engine.dispose()
 
 
 def test_transactions_that_add_no_row_delay_nothing(postgres, relay):
     """One that reads the outbox, one that writes elsewhere, and another relay's that deletes rows."""
-    rows, other = relay(postgres), relay(postgres)
+    rows = relay(postgres)
     with postgres.begin() as connection:
         connection.execute(text("CREATE TABLE written (number int)"))
         add(connection, "1")
-    batch = rows.read_rows(0)
+    batch = rows.read_rows()
     with postgres.connect() as reading, postgres.connect() as writing, postgres.connect() as deleting:
         reading.execution_options(isolation_level="REPEATABLE READ")
         reading.execute(text("SELECT count(*) FROM txbridge_outbox")).all()
         writing.execute(text("INSERT INTO written VALUES (1)"))
-        assert other.delete_batch(deleting, 0, None, FIRST, ids_of(batch))
+        deleting.execute(text("UPDATE txbridge_outbox_relay SET batch = 1"))
+        deleting.execute(outbox_table.delete().where(outbox_table.c.id.in_(ids_of(batch))))
         with postgres.begin() as connection:
             add(connection, "2")
-        assert values_of(rows.read_rows(0)) == ["1", "2"]
+        assert values_of(rows.read_rows()) == ["1", "2"]
         deleting.commit()
 
 
@@ -335,9 +290,9 @@ def test_a_table_below_that_is_written_directly_holds_its_table_back(postgres, r
         late.execute(text(f"INSERT INTO {written} (topic, value, created_at) VALUES ('t', '1', 1)"))
         with postgres.begin() as connection:
             add(connection, "2")
-        assert rows.read_rows(0) == []
+        assert rows.read_rows() == []
         late.commit()
-    assert values_of(rows.read_rows(0)) == ["1", "2"]
+    assert values_of(rows.read_rows()) == ["1", "2"]
 
 
 def test_missing_tables_are_named_with_what_creates_them(url):
@@ -349,33 +304,6 @@ def test_missing_tables_are_named_with_what_creates_them(url):
     rows.verify()
     rows.close()
     engine.dispose()
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_relay_that_comes_second_waits_for_the_first_and_is_taken_if_that_is_rolled_back(postgres, relay, commits):
-    with postgres.begin() as connection:
-        add(connection, "1", "2")
-    first, second = relay(postgres), relay(postgres)
-    ids = ids_of(first.read_rows(0))
-    with ThreadPoolExecutor() as pool, postgres.connect() as connection:
-        assert first.delete_batch(connection, 0, None, FIRST, ids)
-        other = pool.submit(delete, postgres, second, 0, None, OTHER, ids)
-        assert not other.done()
-        connection.commit() if commits else connection.rollback()
-        assert other.result(30) is not commits
-    assert second.lane_state(0) == (FIRST if commits else OTHER)
-
-
-def test_a_batch_does_not_wait_long_for_a_lock_of_somebody_else(postgres, relay, monkeypatch):
-    monkeypatch.setattr(relay_sessions, "LOCKED_S", 1)
-    relay_sessions.limit_transactions(limited := create_engine(postgres.url))
-    rows = relay(postgres)
-    with postgres.begin() as indexing:
-        indexing.execute(text("CREATE INDEX ON txbridge_outbox (topic)"))
-        with pytest.raises(DBAPIError, match="lock timeout"):
-            delete(limited, rows, 0, None, FIRST, [1])
-    assert rows.lane_state(0) is None
-    limited.dispose()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -404,19 +332,17 @@ def test_order_by_key_is_that_of_the_commits_where_transactions_lock_their_key(p
                     add(connection, f"{key} {number}", key=str(key).encode())
                 connection.rollback() if chance.random() < 0.1 else connection.commit()
 
-    rows = relay(postgres, 2)
-    states, sent = {0: None, 1: None}, []
+    rows, sent = relay(postgres), []
 
     def send():
-        """Take a batch of each lane; whether there was one."""
-        found = False
-        for lane, state in states.items():
-            if batch := rows.read_rows(lane, limit=7):
-                states[lane] = LaneState(f"{len(sent):032X}", lane, len(sent))
-                assert delete(postgres, rows, lane, state, states[lane], ids_of(batch))
-                sent.extend(values_of(batch))
-                found = True
-        return found
+        """Take a batch; whether there was one."""
+        batch = rows.read_rows(limit=7)
+        while batch:
+            more = rows.read_beyond(limit=7) if rows.can_read_beyond else []
+            delete(postgres, ids_of(batch))
+            sent.extend(values_of(batch))
+            batch = more
+        return bool(sent)
 
     with ThreadPoolExecutor(writers) as pool:
         written = [pool.submit(write, writer) for writer in range(writers)]
@@ -425,7 +351,7 @@ def test_order_by_key_is_that_of_the_commits_where_transactions_lock_their_key(p
         for one in written:
             one.result()
     # Rows of a backlog wait once more at a gate that was seen closed.
-    eventually(lambda: not send() and rows.count_waiting().rows == 0, 20)
+    eventually(lambda: send() and rows.count_waiting().rows == 0, 20)
     with postgres.connect() as connection:
         numbers = {row.key: row.number for row in connection.execute(text("SELECT key, number FROM keys"))}
     for key, count in numbers.items():
@@ -434,9 +360,11 @@ def test_order_by_key_is_that_of_the_commits_where_transactions_lock_their_key(p
 
 
 @pytest.fixture
-def statements(engine):
-    """The first word of each statement of the engine."""
+def statements(engine, monkeypatch):
+    """The first word of each statement of the engine, which SQLAlchemy executes here, as it has events."""
     found = []
+    monkeypatch.setattr(OutboxRows, "ask_often", lambda rows, *given: rows.ask(*given).all())
+    monkeypatch.setattr(outbox_rows, "_DUE_EVERY_S", 1_000.0)
     event.listen(engine, "before_cursor_execute", lambda *given: found.append(given[2].split()[0]))
     return found
 
@@ -444,40 +372,42 @@ def statements(engine):
 def test_a_round_takes_few_statements(engine, relay, statements):
     with engine.begin() as connection:
         add(connection, *map(str, range(100)))
-    rows, old = relay(engine), None
-    batch = rows.read_rows(0, limit=40)
-    for state in (FIRST, SECOND):
+    rows = relay(engine)
+    state = OutboxState(engine, rows)
+    state.take_outbox(state.read_state(), "me", ("topic", 0, 0))
+    batch = rows.read_rows(limit=40)
+    for number in (1, 2):
         statements.clear()
-        assert delete(engine, rows, 0, old, state, ids_of(batch))
-        batch, old = rows.read_rows(0, limit=40), state
+        state.confirm_batch("me", number, 0, batch)
+        batch = rows.read_rows(limit=40)
         # A backlog needs no look at the writers.
-        assert statements == ["UPDATE", "DELETE", "SELECT"]
-    assert delete(engine, rows, 0, old, OTHER, ids_of(batch))
+        assert statements == [*(["UPDATE", "DELETE"] if engine.name == "sqlite" else ["WITH"]), "SELECT"]
+    state.confirm_batch("me", 3, 0, batch)
     statements.clear()
-    assert rows.read_rows(0) == []
-    # With a gate, a lane that was found empty is not read before there is a higher row.
+    assert rows.read_rows() == []
+    # With a gate, an outbox that was found empty is not read before there is a higher row.
     statements.clear()
-    assert rows.read_rows(0) == []
+    assert rows.read_rows() == []
     assert statements == ["SELECT"]
 
 
-def test_rows_that_a_long_transaction_holds_back_are_not_looked_at_again_and_again(postgres, relay):
-    rows = relay(postgres)
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_rows_that_a_long_transaction_holds_back_are_not_looked_at_again_and_again(engine, relay, statements):
+    rows = relay(postgres := engine)
     with postgres.begin() as connection:
         add(connection, "0")
-    assert delete(postgres, rows, 0, None, FIRST, ids_of(rows.read_rows(0)))
+    delete(postgres, ids_of(rows.read_rows()))
     with postgres.connect() as late:
         add(late, "1")
         with postgres.begin() as connection:
             add(connection, "2")
-        assert [rows.read_rows(0), rows.read_rows(0)] == [[], []]
-        statements = []
-        event.listen(postgres, "before_cursor_execute", lambda *given: statements.append(given[2]))
-        assert [rows.read_rows(0), rows.read_rows(0)] == [[], []]
+        assert [rows.read_rows(), rows.read_rows()] == [[], []]
+        statements.clear()
+        assert [rows.read_rows(), rows.read_rows()] == [[], []]
         assert len(statements) == 2
         late.commit()
     # What was read and not deleted is read again.
-    assert values_of(rows.read_rows(0)) == values_of(rows.read_rows(0)) == ["1", "2"]
+    assert values_of(rows.read_rows()) == values_of(rows.read_rows()) == ["1", "2"]
 
 
 def test_a_row_whose_id_was_drawn_long_ago_is_sent_out_of_order_when_all_are_looked_at_again(
@@ -490,35 +420,12 @@ def test_a_row_whose_id_was_drawn_long_ago_is_sent_out_of_order_when_all_are_loo
     with postgres.begin() as connection:
         drawn = connection.execute(draw).scalar_one()
         add(connection, "2")
-    batch = rows.read_rows(0)
-    assert delete(postgres, rows, 0, None, FIRST, ids_of(batch))
-    assert rows.read_rows(0) == []
+    batch = rows.read_rows()
+    delete(postgres, ids_of(batch))
+    assert rows.read_rows() == []
     with postgres.begin() as connection:
         connection.execute(insert(outbox_table).values(id=drawn, topic="t", value=b"1", created_at=1))
-    eventually(lambda: values_of(rows.read_rows(0)) == ["1"], 20)
-
-
-def test_a_row_that_somebody_has_repaired_is_sent_later(engine, relay, monkeypatch):
-    monkeypatch.setattr(outbox_rows, "_SKIPPED_FOR_S", 0.0)
-    with engine.begin() as connection:
-        connection.execute(insert(outbox_table).values(topic="not a topic", value=b"s", created_at=1))
-    rows = relay(engine)
-    assert rows.read_rows(0)[0].reason is not None
-    with engine.begin() as connection:
-        connection.execute(outbox_table.update().values(topic="t"))
-    assert values_of(rows.read_rows(0)) == ["s"]
-
-
-def test_a_lane_with_too_many_wrong_rows_stands_still_and_says_so(engine, relay, monkeypatch):
-    monkeypatch.setattr(outbox_rows, "MOST_SKIPPED", 2)
-    rows = relay(engine)
-    with engine.begin() as connection:
-        for _ in range(3):
-            connection.execute(insert(outbox_table).values(topic="not a topic", created_at=1))
-        add(connection, "1")
-    assert [row.message for row in rows.read_rows(0, limit=3)] == [None] * 3
-    with pytest.raises(UsageError, match="more than 2 rows of lane 0 cannot be sent"):
-        rows.read_rows(0)
+    eventually(lambda: values_of(rows.read_rows()) == ["1"], 20)
 
 
 def test_a_database_that_a_relay_does_not_know_is_refused():
@@ -533,16 +440,14 @@ def sql(statement):
 def test_the_statements_for_mysql():
     """They are compiled only. tests/integration/relay/test_relay_mariadb.py has a MariaDB, where there is one."""
     dialect = dialect_of(mysql.dialect())
-    made = outbox_statements(OUR_OUTBOX, None, dialect, 4)
+    made = outbox_statements(OUR_OUTBOX, None, dialect)
     read = sql(made.rows)
-    assert "(crc32(txbridge_outbox.`key`) & 2147483647" in read
     assert "ORDER BY txbridge_outbox.id LIMIT %s" in read
     assert "sum(next_ones.size) OVER (ORDER BY next_ones.k0 ROWS" in read
     # Of a list of ids InnoDB would read, and lock, the whole table.
     assert sql(made.delete) == "DELETE FROM txbridge_outbox WHERE txbridge_outbox.id = %s"
     assert dialect.list_parameters([1, 2]) == [{"ids": 1}, {"ids": 2}]
-    assert sql(dialect.try_lock(OUR_OUTBOX.lanes)).startswith("SELECT get_lock(concat(%s, md5(concat(database(), ")
-    assert sql(dialect.unlock(OUR_OUTBOX.lanes)).startswith("SELECT release_lock(concat(%s, md5(")
+    assert sql(dialect.try_lock(OUR_OUTBOX.state)).startswith("SELECT get_lock(concat(%s, md5(concat(database(), ")
     ddl = outbox_ddl(mysql.dialect())
     assert "value LONGBLOB" in ddl
     assert "headers MEDIUMTEXT" in ddl

@@ -20,8 +20,8 @@ from tests.support.partition_builder import (
 )
 from txbridge.core import remembered
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import Outcome, TransactionState
 
 #: A time at which no message that was born at 1,000 is due.

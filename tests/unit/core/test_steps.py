@@ -6,13 +6,13 @@ import pytest
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, id_of, offsets, reasons
 from txbridge.core.decision_record import Source
-from txbridge.core.discard_record import abandoned_headers
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import abandoned_headers
 from txbridge.core.states import Outcome, TransactionState
 
 NOW, SOON, LATE = 2_000, 20_000, 90_000

@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from confluent_kafka import KafkaError
 
 from txbridge.cli.doctor import exit_code
 from txbridge.config.worker import WorkerSettings
-from txbridge.doctor import broker_checks, runtime_checks, topic_checks
-from txbridge.doctor.admin_requests import Answers
+from txbridge.doctor import run, runtime_checks, topic_checks
 from txbridge.doctor.cluster_view import ClusterView, Described, PartitionReplicas, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.kafka.admin import FoundTopic, Greeting, MissingRight, Sight
+from txbridge.kafka.errors import TIMED_OUT
 from txbridge.subject import Subject
-from txbridge.topics.plan import compare
+from txbridge.topics.plan import PlanOptions, compare
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 THREE = frozenset({1, 2, 3})
@@ -47,14 +48,12 @@ def cluster_view(places: Sequence[PartitionReplicas] = (), **settings: int) -> C
         real={},
         described={HALF: Described(places, frozenset())} if places else {},
     )
-    plans = compare(view.names, replace(view.options, partitions=4), dict.fromkeys(view.names.internal), brokers=3)
+    options = PlanOptions(
+        4, transaction_max_age=view.settings.transaction_max_age, timer_max_delay=view.settings.timer_max_delay
+    )
+    plans = compare(view.names, options, dict.fromkeys(view.names.internal), brokers=3)
     view.seen = {one.topic: FoundTopic(one.topic, "id", one.partitions, 3, 0, one.config) for one in plans}
     return view
-
-
-def answers(**changed: object) -> Answers:
-    given = {"lacking": {}, "unreachable": {}, "id_rights": {}}
-    return Answers(**{**given, **changed})  # type: ignore[arg-type]
 
 
 def lines(findings: object) -> list[tuple[str, str]]:
@@ -170,21 +169,15 @@ def test_retention_against_the_longest_delay(age: int, delay: int, kept: int, le
 
 def test_a_quorum_without_a_controller_is_a_problem_and_not_everything_was_examined() -> None:
     greeting = Greeting("C1", {2: "two:9092"})
-    assert lines(broker_checks.without_controller(greeting, "timed out")) == [
+    assert lines(run._without_controller(greeting, "timed out")) == [
         ("problem", "cluster C1 (2 two:9092) answers, but its controller does not: timed out"),
         ("unknown", "topics, rights, workers and transactions could not be examined without a controller"),
     ]
 
 
 def test_a_broker_whose_advertised_address_is_wrong() -> None:
-    found = lines(broker_checks.connection(cluster_view(), answers(unreachable={2: "two:9092"})))
+    found = lines(run._connection(cluster_view(), {1: {}, 2: KafkaError(TIMED_OUT), 3: {}}))
     assert found == [("problem", "broker 2 at two:9092 does not answer")]
-
-
-def test_a_broker_that_lacks_a_request_is_a_problem_with_its_name() -> None:
-    found = list(broker_checks.versions(answers(lacking={2: "EndTxn 0 of Kafka 0.11 (found none)"})))
-    assert lines(found)[0] == ("problem", "broker 2 lacks EndTxn 0 of Kafka 0.11 (found none): workers do not start")
-    assert found[0].do.startswith("use brokers of Apache Kafka 3.9 or later")
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,12 @@
-"""Log lines of librdkafka and aiokafka: those that are read, and those that are left out."""
+"""Log lines of librdkafka that are read."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from contextlib import suppress
 
-import pytest
-from aiokafka.errors import KafkaError
 from confluent_kafka import Producer, libversion
 
-from txbridge.embedded.ports import free_port
-from txbridge.kafka.aiokafka_client import aiokafka_client
 from txbridge.kafka.endtxn_watch import CONTEXT, EndTxnWatch
-from txbridge.kafka.log import without_aiokafka
 
 #: A cluster that librdkafka simulates in this process.
 MOCK_CLUSTER = {"bootstrap.servers": "mock", "test.mock.num.brokers": 1}
@@ -83,23 +75,3 @@ def test_a_new_kafka_transaction_does_not_forget_what_was_not_asked_for():
     log_lines(watch, "[thrd:main]: TxnCoordinator/1: Registering partitions with transaction")
     watch.forget_trouble()
     assert watch.take_registrations() == (1, 0)
-
-
-async def _complain(port: int) -> None:
-    """aiokafka's own error line about an absent broker."""
-    client = aiokafka_client({"bootstrap.servers": f"127.0.0.1:{port}"}, "test", 1.0)
-    with suppress(KafkaError):
-        await client.bootstrap()
-    await client.close()
-
-
-def test_lines_about_what_is_asked_within_are_left_out_and_no_others(caplog: pytest.LogCaptureFixture) -> None:
-    within, beside, after = free_port(), free_port(), free_port()
-    with without_aiokafka(), asyncio.Runner() as runner:
-        runner.run(_complain(within))
-        other = threading.Thread(target=lambda: asyncio.run(_complain(beside)))
-        other.start()
-        other.join()
-    asyncio.run(_complain(after))
-    named = [port for port in (within, beside, after) if f":{port}" in caplog.text]
-    assert named == [beside, after]

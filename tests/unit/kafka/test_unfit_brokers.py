@@ -6,8 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka import broker_features
-from txbridge.kafka.broker_features import lacking
+from txbridge.kafka.each_broker import lacking, require_features
 from txbridge.kafka.unreachable import unreachable
 
 NO_TLS = "this port has no TLS, or a proxy has no broker behind it: check the port, and security.protocol"
@@ -64,13 +63,9 @@ def test_a_service_without_transactions_lacks_three_requests() -> None:
     )
 
 
-def test_a_worker_refuses_brokers_that_lack_something_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(_: object) -> dict[int, broker_features.Versions]:
-        return {1: OF_3_9, 2: {key: known for key, known in OF_3_9.items() if key != 26}}
-
-    monkeypatch.setattr(broker_features, "_ask", asked)
+def test_a_worker_refuses_brokers_that_lack_something_and_says_what_to_do() -> None:
     with pytest.raises(EnvironmentProblemError) as refused:
-        broker_features.require_features({})
+        require_features({1: OF_3_9, 2: {key: known for key, known in OF_3_9.items() if key != 26}})
     assert str(refused.value) == (
         "a worker cannot work with these brokers:\n"
         "- broker 2 lacks EndTxn 0 of Kafka 0.11 (Kafka transactions; found none)\n"

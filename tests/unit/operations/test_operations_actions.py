@@ -13,7 +13,7 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
 from txbridge.operations.actions import Action, foretell, outcome_of, refuse
-from txbridge.operations.decision_writer import check_words
+from txbridge.operations.commands import check_words
 from txbridge.operations.model import Answer, Result, StoredCommand
 from txbridge.operations.view import DecisionCommand
 

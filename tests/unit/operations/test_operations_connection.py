@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
-from txbridge.kafka.denied import named
-from txbridge.operations import group_states
+from txbridge.kafka.errors import named
+from txbridge.operations import causes
+from txbridge.operations.causes import GroupStates
 from txbridge.operations.connection import kafka_errors
-from txbridge.operations.group_states import GroupStates
 
 
 def error_of(failure: Exception) -> EnvironmentProblemError:
@@ -58,7 +58,7 @@ def test_coordinators_that_do_not_answer_cost_their_time_once(monkeypatch: pytes
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     monkeypatch.setattr(GroupStates, "_ask_kafka", no_answer)
-    monkeypatch.setattr(group_states, "_LONGEST_S", 0.1)
+    monkeypatch.setattr(causes, "_LONGEST_S", 0.1)
     connection: Any = None
     states = GroupStates(connection)
     assert [states.problem_of(f"group{number}") for number in range(100)] == [None] * 100

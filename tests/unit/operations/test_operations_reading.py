@@ -15,9 +15,8 @@ from confluent_kafka import TopicPartition
 from tests.support.client_fakes import FakeRecord
 from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
 from tests.support.partition_builder import POLICY, id_of
-from txbridge.core.checkpoint import Checkpoint, offset_headers
+from txbridge.core.checkpoint import Checkpoint, Mark, offset_headers
 from txbridge.core.decision_record import Decision
-from txbridge.core.fingerprint import Mark
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names

@@ -8,6 +8,7 @@ from tests.support.source import ROOT, calls_in, nodes_of, tree_of
 
 #: Calls of list_topics that name a topic, and why that topic is no name that a client or a message brings.
 NAMED = {
+    "connectors/txbridge_sqlalchemy/half_settling.py": "HALF",
     "connectors/txbridge_rocketmq/door_process.py": "HALF",
     "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
     "txbridge/client/kafka/producer.py": "HALF or END",
@@ -89,7 +90,7 @@ def test_what_the_application_raises_ends_no_thread() -> None:
     for path, call in calls_in("txbridge/client", "connectors"):
         name = ast.unparse(call.func)
         assert name != "Future" or path == "txbridge/client/flow/pipeline.py", path
-        assert name != "kafka_config.create" or path == "txbridge/client/kafka/clients.py"
+        assert name != "kafka_config.create" or path == "txbridge/client/kafka/connection.py"
         if name == "threading.Thread":
             target = ast.unparse(next(one.value for one in call.keywords if one.arg == "target")).rpartition(".")[2]
             functions = [one for one in ast.walk(tree_of(ROOT / path)) if isinstance(one, ast.FunctionDef)]

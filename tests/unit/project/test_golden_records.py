@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.client_fakes import FakeRecord
-from txbridge.client.checks.request import parse_check
-from txbridge.core.checkpoint import Checkpoint, Cut, encode_ops, offset_headers, op_headers, parse_op
+from txbridge.client.checks.calls import parse_check
+from txbridge.core.checkpoint import Checkpoint, Cut, Mark, encode_ops, offset_headers, op_headers, parse_op
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
-from txbridge.core.fingerprint import Mark
 from txbridge.core.half_copies import check_headers, delivered_copies
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers, parse_half

@@ -55,7 +55,8 @@ ALLOWED = {
 BESIDE = {
     "spark/txbridge_audit": {"core", "kafka", "murmur2", "subject", "errors", "extras", "text"},
     "connectors/txbridge_django": {"core", "client", "errors", "extras", "text"},
-    "connectors/txbridge_sqlalchemy": {"core", "client", "errors", "extras"},
+    # An outbox of the client on one side, a relay like the worker on the other.
+    "connectors/txbridge_sqlalchemy": {"core", "kafka", "murmur2", "topics", "client", "errors", "extras"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {
         *("core", "kafka", "murmur2", "topics", "config", "client", "web", "doctor", "errors", "extras", "log")
@@ -74,7 +75,7 @@ STAGES_OF_THE_CLIENT = {"prepare", "decide", "checks"}
 #: Imports of the core, from the standard library and others: nothing that reads a clock, a file or a socket.
 PURE = {
     *("__future__", "array", "bisect", "collections", "dataclasses", "enum", "functools", "hashlib", "heapq"),
-    *("itertools", "json", "math", "re", "struct", "sys", "typing", "urllib.parse"),
+    *("itertools", "json", "marshal", "math", "re", "struct", "sys", "typing", "urllib.parse"),
     # It parses JSON, without pydantic itself.
     "pydantic_core",
 }

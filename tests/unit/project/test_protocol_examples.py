@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.client_fakes import FakeRecord
 from tests.support.partition_builder import Partition, end
-from txbridge.client.checks.request import parse_check
+from txbridge.client.checks.calls import parse_check
 from txbridge.core.checkpoint import offset_headers
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.half_copies import check_headers, delivered_copies
@@ -163,9 +163,9 @@ def test_messages_with_different_times_are_written_read_and_parked_like_that() -
 
 def test_the_topics_are_as_the_table_says() -> None:
     """The topics of `txbridge topics plan`, for user values of a million bytes."""
-    options = PlanOptions(groups=("<group>",))
     page = PAGE.read_text("utf-8")
-    for topic in wanted_topics(NAMES, options, {NAMES.half: None}):
+    wanted = wanted_topics(NAMES, PlanOptions(groups=("<group>",)), {NAMES.half: None})
+    for topic in (*wanted, *wanted_topics(NAMES, PlanOptions(relay=True), {})):
         (size,) = [one.value for one in topic.properties if one.name == "max.message.bytes"]
         (row,) = re.findall(rf"^\| \w+ \| `{re.escape(topic.name)}` \|.*$", page, re.MULTILINE)
         assert row.endswith(f" {int(size):,} |"), row

@@ -15,10 +15,9 @@ import pytest
 
 from txbridge.config.sources import load_settings
 from txbridge.embedded.ports import free_port
-from txbridge.testing import workers
-from txbridge.testing.backends import environment
+from txbridge.testing import backends
+from txbridge.testing.backends import WorkerProcess, environment
 from txbridge.testing.containers import docker_problem
-from txbridge.testing.workers import WorkerProcess
 
 
 class Counted(WorkerProcess):
@@ -37,7 +36,7 @@ def started(folder: Path, program: str) -> Counted:
 
 
 def test_a_long_log_is_read_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_POLL_S", 0.001)
+    monkeypatch.setattr(backends, "_POLL_S", 0.001)
     program = """
 for number in range(200):
     print("x" * 10_000)

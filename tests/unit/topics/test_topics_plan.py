@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.right_topics import ALL, DISCARD, END, HALF, LOG, OFFSET, OP, RIGHT, facts
+from tests.support.right_topics import ALL, DISCARD, END, HALF, LOG, OFFSET, OP, OUTBOX, RIGHT, facts
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import FoundTopic, MissingRight
 from txbridge.topics.apply import apply, plan
-from txbridge.topics.plan import PlanOptions, TopicAction, compare
-from txbridge.topics.real import RealTopic
+from txbridge.topics.plan import PlanOptions, RealTopic, TopicAction, compare
 from txbridge.topics.spec import Change
 
 NAMES = Names()
@@ -40,6 +39,21 @@ def test_fresh_cluster():
         wanted = {change.name: change.new for change in plans[topic].changes}
         assert wanted == {**RIGHT[topic], "min.insync.replicas": "2"}
         assert {change.old for change in plans[topic].changes} == {None}
+
+
+def test_a_shop_with_a_relay_alone_gets_its_topic_alone():
+    options = PlanOptions(relay=True, max_message_size=2_000_000, real_topics=(RealTopic("orders"),))
+    plans = by_topic({OUTBOX: None, "orders": None}, options)
+    assert list(plans) == [OUTBOX, "orders"]
+    assert (plans[OUTBOX].action, plans[OUTBOX].partitions) == (TopicAction.CREATE, 8)
+    assert plans[OUTBOX].config == {**RIGHT[OUTBOX], "min.insync.replicas": "2"}
+    assert plans["orders"].config["max.message.bytes"] == "2131072"
+    # An outbox keeps the partition that it has, and there may be any number.
+    there = {OUTBOX: facts(OUTBOX, partitions=3, retention_ms="3600000")}
+    plans = by_topic(there, PlanOptions(relay=True, partitions=12))
+    assert plans[OUTBOX].changes == (Change("retention.ms", "3600000", "604800000", vital=False),)
+    with pytest.raises(UsageError, match="--relay takes no --group"):
+        PlanOptions(relay=True, groups=("orders",))
 
 
 @pytest.mark.parametrize(("brokers", "copies", "in_sync"), [(1, 1, "1"), (2, 2, "1"), (3, 3, "2"), (9, 3, "2")])
@@ -295,9 +309,9 @@ def test_what_a_managed_cluster_does_not_let_be_set_is_left_out_unless_it_is_vit
     if judges:  # The accepted properties are set. Without validation the refused one is unknown.
         assert made["delete.retention.ms"] == "86400000"
         assert done[OFFSET].notes == (
-            "segment.bytes=16777216 is not set; workers start without it: Kafka refused: segment.bytes cannot be set",
+            "segment.bytes=16777216 is not set; all start without it: Kafka refused: segment.bytes cannot be set",
             (
-                "min.cleanable.dirty.ratio=0.1 is not set; workers start without it: "
+                "min.cleanable.dirty.ratio=0.1 is not set; all start without it: "
                 "Kafka refused: min.cleanable.dirty.ratio cannot be set"
             ),
         )

@@ -10,11 +10,12 @@ from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import Greeting, MissingRight
 from txbridge.topics import verify
 from txbridge.topics.spec import PropertyRule, Wanted
-from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic
+from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic, verify_relay_topic
 
-HALF, END, OP, OFFSET, DISCARD, CHECK = (f"ns.{name}" for name in RIGHT)
+HALF, END, OP, OFFSET, DISCARD, OUTBOX, CHECK = (f"ns.{name}" for name in RIGHT)
 NAMES = Names("ns")
 APPLY = "`txbridge topics apply --namespace ns`"
+APPLY_RELAY = "`txbridge topics apply --namespace ns --relay`"
 APPLY_GROUP = "`txbridge topics apply --namespace ns --group orders`"
 
 
@@ -163,6 +164,39 @@ def test_a_client_needs_no_rights_on_what_only_the_worker_touches(cluster):
     assert layout.topic_ids == {HALF: f"id of {HALF}", END: f"id of {END}"}
     cluster.sights[OP] = facts(OP, partitions=5)
     assert problems(client=True)[0].startswith(f"{OP}: has 5 partitions, must have 4: ")
+
+
+def test_a_relay_looks_at_its_own_topic_alone(cluster):
+    cluster.sights = {OUTBOX: facts(OUTBOX, partitions=8, retention_ms="3600000", in_sync="1")}
+    topic, weak = verify_relay_topic("admin", NAMES)
+    assert (topic.topic_id, topic.partitions) == (f"id of {OUTBOX}", 8)
+    sets = f": {APPLY_RELAY} sets it, if the cluster allows it"
+    late = "a relay that comes back later does not know what it has sent"
+    assert weak == (
+        f"{OUTBOX}: retention.ms is 3600000 (1h), must be at least 604800000 (7d), or {late}{sets}",
+        f"{OUTBOX}: min.insync.replicas is 1, must be at least 2, or what one broker has can be lost with it{sets}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("sight", "problem"),
+    [
+        (None, f"does not exist: {APPLY_RELAY} creates it"),
+        (
+            facts(OUTBOX, max_message_bytes="1000"),
+            f"max.message.bytes is 1000, must be at least 1048576: {APPLY_RELAY} sets it",
+        ),
+        (
+            MissingRight("DESCRIBE", OUTBOX),
+            f"missing right DESCRIBE on topic {OUTBOX}: grant it to the user of this connection",
+        ),
+    ],
+)
+def test_what_a_relay_does_not_start_without(cluster, sight, problem):
+    cluster.sights = {OUTBOX: sight}
+    with pytest.raises(LayoutError) as caught:
+        verify_relay_topic("admin", NAMES)
+    assert caught.value.problems == (f"{OUTBOX}: {problem}",)
 
 
 def test_check_topic_is_created_and_waited_for(cluster):

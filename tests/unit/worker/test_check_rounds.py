@@ -17,8 +17,8 @@ from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import TurnPlanner
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.proven_end import View
+from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Quarantine
-from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.turn.check_round import CheckRound, CheckWatch
 
 

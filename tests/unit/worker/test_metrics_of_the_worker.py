@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, Partition, end, entry, resume
 from txbridge.core.decision_record import Source
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import TransactionState
 from txbridge.kafka.endtxn_watch import Registrations
 from txbridge.worker.observe.histogram import BulkHistogram

@@ -15,8 +15,8 @@ from txbridge.core.open_counts import OpenCounts
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import FencedError
 from txbridge.worker import partitions
+from txbridge.worker.partition_context import PartitionSlots
 from txbridge.worker.partitions import PartitionOwner
-from txbridge.worker.slots import PartitionSlots
 
 
 class Time(Outside):

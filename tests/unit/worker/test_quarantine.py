@@ -8,9 +8,9 @@ from tests.support.manual_time import ManualTime
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.plan.effects import InTurn
 from txbridge.core.states import TransactionState
+from txbridge.worker import partition_context
 from txbridge.worker.gates.quarantine import Quarantine
-from txbridge.worker.observe import no_longer_held
-from txbridge.worker.observe.no_longer_held import NoLongerHeld
+from txbridge.worker.partition_context import NoLongerHeld
 
 TOPIC = ("bad",)
 
@@ -220,7 +220,7 @@ class Log:
 @pytest.fixture
 def log(monkeypatch):
     found = Log()
-    monkeypatch.setattr(no_longer_held, "_log", found)
+    monkeypatch.setattr(partition_context, "_log", found)
     return found
 
 

@@ -15,7 +15,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.http.health import Health
-from txbridge.worker.http.status import StatusBoard, _are_known, _partition, _schedule
+from txbridge.worker.http.monitor import StatusBoard, _are_known, _partition, _schedule
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 #: A moment at the beginning of a slot of births.

@@ -20,9 +20,9 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.topic_lookup import TopicMemory
 from txbridge.worker.gates import topic_health
 from txbridge.worker.gates.topic_health import TopicHealth
-from txbridge.worker.gates.topic_lookup import TopicMemory
 
 #: Kafka's answer about every topic that is missing.
 MISSING: Future[Any] = Future()
@@ -56,7 +56,8 @@ class Kafka(Outside):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         for topic in answers.keys() & self.partitions:
             allowed = AclOperation.READ if topic in self.denied else AclOperation.ALL
-            described = {"partitions": [None] * self.partitions[topic], "authorized_operations": [allowed]}
+            partitions = [SimpleNamespace(leader=0)] * self.partitions[topic]
+            described = {"partitions": partitions, "authorized_operations": [allowed]}
             answers[topic] = Future()
             answers[topic].set_result(SimpleNamespace(**described))
         return answers

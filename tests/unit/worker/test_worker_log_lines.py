@@ -13,7 +13,7 @@ from faust.types import TP
 
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.fence import guarded, is_fenced
-from txbridge.worker.faust.log_throttle import calm_down
+from txbridge.worker.faust.settings import calm_down
 from txbridge.worker.faust.transport import TolerantConsumer
 
 

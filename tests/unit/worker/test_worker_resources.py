@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from txbridge.doctor.broker_checks import descriptors
+from txbridge.doctor.run import _descriptors
 from txbridge.kafka.descriptors import capacity, needed
-from txbridge.worker import malloc, startup
-from txbridge.worker.slots import NoRoomError, PartitionSlots
+from txbridge.worker import startup
+from txbridge.worker.partition_context import NoRoomError, PartitionSlots
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_the_soft_limit_is_raised_to_the_need(
 
 def test_the_doctor_tells_the_need_when_it_is_above_the_usual_limit() -> None:
     few = SimpleNamespace(partitions=16, brokers={1: "a", 2: "b", 3: "c"})
-    assert list(descriptors(few)) == []  # type: ignore[arg-type]
+    assert list(_descriptors(few)) == []  # type: ignore[arg-type]
     many = SimpleNamespace(partitions=32, brokers={1: "a", 2: "b", 3: "c"})
-    [finding] = descriptors(many)  # type: ignore[arg-type]
+    [finding] = _descriptors(many)  # type: ignore[arg-type]
     assert finding.text == (
         "a worker that takes over all 32 partitions may have 1912 file descriptors open (with 3 brokers)"
     )
@@ -73,5 +73,5 @@ def test_the_doctor_tells_the_need_when_it_is_above_the_usual_limit() -> None:
 
 def test_a_c_library_without_these_functions_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
-    malloc.return_freed_memory()
+    startup.return_freed_memory()
     assert "txbridge-malloc" not in {thread.name for thread in threading.enumerate()}

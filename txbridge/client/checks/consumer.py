@@ -18,15 +18,14 @@ from confluent_kafka import Message as Record
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
-from txbridge.client.checks.request import CheckRequest, parse_check
-from txbridge.client.kafka.clients import create_client
-from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.checks.calls import CheckRequest, parse_check
+from txbridge.client.kafka.connection import KafkaConnection, create_client
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.reply_record import is_reply
 from txbridge.errors import TxBridgeError
-from txbridge.kafka.denied import named
+from txbridge.kafka.errors import named
 from txbridge.kafka.headers import headers_of
 from txbridge.proof import PROOF_EVERY_S
 

@@ -11,11 +11,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from txbridge.client.answers import SendStatus
 from txbridge.client.base import process
-from txbridge.client.cancel_result import CANCELLABLE, CancelResult
 from txbridge.client.decide.decision_sender import DecisionSender
-from txbridge.client.kafka.clients import create_client
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
+from txbridge.client.kafka.connection import KafkaConnection, create_client
+from txbridge.client.result import CANCELLABLE, AsyncTransactionSendResult, CancelResult, TransactionSendResult
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names, is_transaction_id
@@ -23,8 +21,7 @@ from txbridge.core.reply_record import Reply, is_reply, parse_reply
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.denied import is_denied, named
-from txbridge.kafka.errors import NO_LEADER
+from txbridge.kafka.errors import NO_LEADER, is_denied, named
 from txbridge.kafka.headers import headers_of
 
 #: A transaction by its result, or by its id alone.

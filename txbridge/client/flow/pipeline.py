@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from txbridge.client.base import process
-from txbridge.client.base.contained import ContainedFuture, may_be_a_signal
+from txbridge.client.base.contained import ContainedFuture, calling, is_called_by, may_be_a_signal
 from txbridge.client.base.log import report
-from txbridge.client.base.reentrancy import calling, is_called_by
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow.back_pressure import InFlight
 from txbridge.client.listener import LocalTransaction, TransactionListener

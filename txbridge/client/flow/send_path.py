@@ -16,7 +16,6 @@ from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import PrepareError, started_before_a_fork
 from txbridge.client.flow.back_pressure import PAUSE_S
 from txbridge.client.flow.registry import Attempts, TransactionIds
-from txbridge.client.kafka.producer import BY_KEY
 from txbridge.client.listener import ListenerOutcome, LocalTransaction, TransactionListener, execute, execution_failed
 from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
 from txbridge.client.prepare.half_writer_pool import HalfWriters
@@ -31,8 +30,7 @@ from txbridge.kafka.errors import QUEUE_FULL
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_sender import DecisionSender
     from txbridge.client.forwarding import Forwarding
-    from txbridge.client.kafka.real_topics import RealTopics
-    from txbridge.client.kafka.topic_watch import TopicWatch
+    from txbridge.client.kafka.topic_watch import RealTopics, TopicWatch
     from txbridge.client.metrics import GroupMetrics
     from txbridge.client.prepare.half_writer import HalfWriter, Report
     from txbridge.client.tracing import ClientTracing
@@ -138,21 +136,19 @@ class SendPath:
         return self.halves.for_caller(self.attempts.running, self.attempts.local)
 
     def hand_over(
-        self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report, half_partition: int = BY_KEY
+        self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report
     ) -> Iterator[Callable[[], object] | None]:
         """Give the half message to the writer. Yields what the caller must do before: call this, or pause if None.
 
         Nothing to call comes after a None. All of it takes as long as an acknowledgement may. Raises PrepareError after
         that, and if cluster or HALF are others than at the start. Raises UsageError for a timestamp that the real topic
-        refuses. A relay, which names the half partition, sends such a message alone, for the worker to hold.
+        refuses.
         """
         deadline = Deadline(self._prepare_timeout)
-        if half_partition == BY_KEY and any(one.timestamp is not None for one in message.messages):
+        if any(one.timestamp is not None for one in message.messages):
             if (look := self.real_topics.look_up(message, deadline.left)) is not None:
                 yield look
             self.real_topics.require_taken(message)
-        if half_partition == BY_KEY and self._forwarding is not None and message.key is not None:
-            half_partition = self._forwarding.lane_of(message.key, self._watch.partitions)
         while not self._ends.has_room:
             if deadline.is_over:
                 raise PrepareError(_NO_ROOM_FOR_ENDS, KafkaError(QUEUE_FULL))
@@ -164,7 +160,7 @@ class SendPath:
         give_up_at = deadline.at + REPORT_MARGIN_S
         while True:
             try:
-                writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id, half_partition)
+                writer.write_half(message, transaction_id, on_done, give_up_at, self._barrier_id)
             except BufferError:
                 if deadline.is_over:
                     raise PrepareError(_NO_ROOM_FOR_HALF_MESSAGES, KafkaError(QUEUE_FULL)) from None
@@ -238,11 +234,9 @@ class SendPath:
         for watcher in self._watchers:
             watcher.forget_attempt(transaction_id)
 
-    def write_half(
-        self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report, half_partition: int = BY_KEY
-    ) -> None:
+    def write_half(self, writer: HalfWriter, message: Message, transaction_id: str, on_done: Report) -> None:
         """Do as `hand_over`, in a thread that may block."""
-        looks = self.hand_over(writer, message, transaction_id, on_done, half_partition)
+        looks = self.hand_over(writer, message, transaction_id, on_done)
         for look in looks:
             if look is not None:
                 look()
@@ -251,9 +245,7 @@ class SendPath:
                 for _ in looks:
                     time.sleep(PAUSE_S)
 
-    def prepare_half(
-        self, message: Message, transaction_id: str, half_partition: int = BY_KEY, *, has_listener: bool = True
-    ) -> Prepared:
+    def prepare_half(self, message: Message, transaction_id: str, *, has_listener: bool = True) -> Prepared:
         """Store the half message and wait for that, as `require_stored` says. `send_later` has no listener."""
         if has_listener and self.stores_message():
             return Prepared.without_half()
@@ -261,7 +253,7 @@ class SendPath:
         try:
             writer = self.writer_for_caller()
             reports: SimpleQueue[Prepared | PrepareError] = SimpleQueue()
-            self.write_half(writer, message, transaction_id, reports.put, half_partition)
+            self.write_half(writer, message, transaction_id, reports.put)
             # Every record is reported, at the latest at its deadline.
             result = reports.get()
         except PrepareError as error:

@@ -1,4 +1,4 @@
-"""State of the connection, for all our Kafka clients: one log line when it is lost and one when it is back."""
+"""State of the connection, and the Kafka clients that share it: one log line when it is lost, one when it is back."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.base import process
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.errors import explain
+from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
 from txbridge.kafka.unreachable import REFUSED, explain_cause, note_cause, other_cluster
 from txbridge.proof import FRESH_S, ProofOfLife
@@ -25,6 +27,12 @@ _REPEAT_S = 60.0
 #: Seconds that Kafka must answer until the connection counts as back. A broker that comes back answers some requests
 #: before others (its partitions have no leaders yet), and our clients reconnect one after the other.
 _STABLE_S = 1.5
+
+_Client = TypeVar("_Client")
+
+#: Callbacks of the user's that are contained. KafkaConnection contains `error_cb`. `oauth_cb` needs nothing: librdkafka
+#: takes its exception as the failure to get a token.
+_CALLBACKS = ("stats_cb", "throttle_cb")
 
 
 class KafkaConnection:
@@ -155,3 +163,28 @@ class KafkaConnection:
             bootstrap_servers=self._bootstrap_servers,
             after_seconds=round(after, 1),
         )
+
+
+def create_client(
+    factory: Callable[[dict[str, Any]], _Client], config: Mapping[str, Any], connection: KafkaConnection | None = None
+) -> _Client:
+    """Make a client, whose errors go to the connection. Without one it only asks questions that may stay unanswered.
+
+    Raises UsageError for settings that librdkafka refuses.
+    """
+    callbacks: dict[str, Any] = {name: contained(config[name]) for name in _CALLBACKS if config.get(name) is not None}
+    settings = {**config, **callbacks}
+    settings.pop("error_cb", None)
+    if (own := settings.pop("logger", None)) is not None:
+        # confluent-kafka calls only `log`.
+        settings["logger"] = SimpleNamespace(log=contained(own.log))
+    if connection is not None:
+        settings["error_cb"] = connection.on_error
+    return kafka_config.create(factory, settings)
+
+
+def create_admin(
+    settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any], connection: KafkaConnection | None = None
+) -> Any:
+    """Make an admin client, as `create_client` does."""
+    return process.owns_handle(create_client(factory, kafka_config.admin_config(settings), connection))

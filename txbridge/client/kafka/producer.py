@@ -15,8 +15,7 @@ from confluent_kafka import Message as Record
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.errors import closed
-from txbridge.client.kafka.clients import create_client
-from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.kafka.connection import KafkaConnection, create_client
 from txbridge.core.names import Headers
 
 DeliveryReport = Callable[[KafkaError | None, Record], None]

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.base.process import join
-from txbridge.client.kafka.clients import create_admin
+from txbridge.client.kafka.connection import create_admin
 from txbridge.kafka.controller_requests import ControllerRequests
 
 #: Time-out (s) of each of the two requests of a look, with all attempts. A running broker answers in milliseconds.

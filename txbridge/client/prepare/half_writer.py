@@ -19,7 +19,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.errors import PrepareError
 from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import BY_KEY, Wire
+from txbridge.client.kafka.producer import Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
@@ -147,7 +147,6 @@ class HalfWriter:
         on_done: Report,
         deadline: float = math.inf,
         barrier_id: str | None = None,
-        half_partition: int = BY_KEY,
     ) -> None:
         """Begin an attempt. Raises BufferError when too much is in flight already, else `on_done` will be called.
 
@@ -159,7 +158,7 @@ class HalfWriter:
         headers = headers_of(message, transaction_id, self._group, barrier_id)
         delivery = _HalfDelivery(self._on_delivery, transaction_id, message.size, on_done, deadline)
         try:
-            self._wire.produce(self._topic, message.value, message.key, headers, delivery, half_partition)
+            self._wire.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
             # The thread calls `after_reports`.
             delivery.report_once(self._log_failure(transaction_id, failure.args[0]))

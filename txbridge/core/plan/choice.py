@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from txbridge.core.decision_record import GIVE_UP, Decision, DecisionRecord
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.steps import KnownSteps
 from txbridge.core.transaction_size import Limits
 

@@ -16,11 +16,10 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
-from txbridge.core.plan.parts import OneByOne, Part
 from txbridge.core.remembered import KnownId
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
-from txbridge.core.steps import DuePart, KnownSteps
+from txbridge.core.steps import DuePart, KnownSteps, OneByOne, Part
 
 
 class Draft:

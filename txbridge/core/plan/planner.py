@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from txbridge.core.decision_record import DecisionRecord, Source
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
@@ -15,6 +14,7 @@ from txbridge.core.plan import due_work
 from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, Room, Slice, Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.due_work import DueRound
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import TransactionState
 from txbridge.core.steps import KnownSteps
 from txbridge.core.transaction_size import TransactionSize

@@ -11,21 +11,19 @@ from confluent_kafka import KafkaError
 from confluent_kafka import Message as Record
 
 from txbridge.client.answers import LocalTransactionState
-from txbridge.client.cancel_result import CANCELLABLE, CancelResult
-from txbridge.client.checks.calls import CheckCalls, LoopChecks
-from txbridge.client.checks.request import CheckRequest, parse_check
+from txbridge.client.checks.calls import CheckCalls, CheckRequest, LoopChecks, parse_check
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.flow.cancellation import Cancellable, parse_cancellable
 from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import SendPath
-from txbridge.client.kafka.real_topics import require_time_taken
-from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.kafka.topic_watch import TopicWatch, require_time_taken
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message, MessageLimits, now_ms
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import Report, headers_of
 from txbridge.client.prepare.prepared import Prepared
+from txbridge.client.result import CANCELLABLE, CancelResult
 from txbridge.client.several_messages import Several
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
@@ -34,7 +32,7 @@ from txbridge.core.reply_record import Reply
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.errors import MSG_TIMED_OUT
-from txbridge.kafka.topic_rules import TopicRules
+from txbridge.kafka.topic_lookup import TopicRules
 from txbridge.testing.memory.partition import PARTITION, CrashPoint, MemoryBroker
 from txbridge.topics.spec import DEFAULT_MESSAGE, HALF_RETENTION_MS
 
@@ -154,13 +152,7 @@ class MemoryClient:
         return self
 
     def write_half(
-        self,
-        message: Message,
-        transaction_id: str,
-        on_done: Report,
-        _deadline: float,
-        barrier_id: str | None,
-        _half_partition: int,
+        self, message: Message, transaction_id: str, on_done: Report, _deadline: float, barrier_id: str | None
     ) -> None:
         """Store a half message and report it, both before this returns. Raises ClientCrashError."""
         self._require_alive()

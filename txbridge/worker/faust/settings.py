@@ -1,10 +1,13 @@
-"""Faust's settings for a worker, all of them derived from the worker's own."""
+"""Faust's settings for a worker, all of them derived from the worker's own, and a filter of its log lines."""
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import faust
@@ -26,6 +29,12 @@ _REBALANCE_TIMEOUT_S = 15.0
 _ANSWER_MARGIN_S = 5.0
 #: Age at which aiokafka asks for the topics again. By default it is five minutes, in which nobody serves.
 _METADATA_AGE_MS = 5_000
+
+#: A line of the same place in the code is logged again after this long.
+_EVERY_S = 30.0
+_TALKATIVE = ("aiokafka", "faust", "mode", "txbridge.librdkafka")
+#: Faust logs under the module of a class that is derived from its own. txbridge logs as `txbridge.worker` itself.
+_FAUST_IN_OUR_NAME = "txbridge.worker."
 
 
 def longest_join_s(session_timeout_ms: int) -> float:
@@ -81,3 +90,28 @@ def _credentials(settings: WorkerSettings) -> Any:
         mechanism=auth["sasl_mechanism"],
         ssl_context=context,
     )
+
+
+class _Once(logging.Filter):
+    """Lets a line of a talkative library pass once in _EVERY_S. txbridge logs the consequences itself, as events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged: dict[tuple[str, int], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith(_FAUST_IN_OUR_NAME):
+            record.name = "faust"
+        if not record.name.startswith(_TALKATIVE):
+            return True
+        place, now = (record.pathname, record.lineno), time.monotonic()
+        if self._logged.get(place, float("-inf")) + _EVERY_S > now:
+            return False
+        self._logged[place] = now
+        return True
+
+
+def calm_down(handlers: Iterable[logging.Handler]) -> None:
+    """Make these handlers drop libraries' repeated lines, up to eighty a second, and name Faust's after Faust."""
+    for handler in handlers:
+        handler.addFilter(_Once())

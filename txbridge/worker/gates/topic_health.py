@@ -15,10 +15,9 @@ from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.failures import UnansweredError
-from txbridge.kafka.topic_rules import TOO_LARGE, partition_problem
+from txbridge.kafka.topic_lookup import DENIED, TOO_LARGE, LookedUpTopic, TopicMemory, partition_problem
 from txbridge.log import get_logger
 from txbridge.worker.gates.quarantine import Quarantine
-from txbridge.worker.gates.topic_lookup import DENIED, LookedUpTopic, TopicMemory
 
 #: After a refusal the messages of a topic are compared with its rules, one by one, for this long (s) after the last one
 #: that breaks them. Without an end, the fast path for fresh messages would stay off.

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 
 from txbridge.errors import KafkaUnreachableError
-from txbridge.kafka.agreement import Agreement
+from txbridge.kafka.log_ends import Agreement
 from txbridge.kafka.unreachable import other_cluster
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after

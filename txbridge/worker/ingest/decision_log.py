@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from txbridge.core.checkpoint import Mark, digest
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord, parse_end
-from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.fingerprint import Mark, digest
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.plan.choice import Waiting
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import copyable_headers, headers_of

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
+from txbridge.core.checkpoint import Mark
 from txbridge.core.decision_record import DecisionRecord
-from txbridge.core.discard_record import MalformedRecord
-from txbridge.core.fingerprint import Mark
 from txbridge.core.fresh_halves import FreshHalves, read_plain
 from txbridge.core.half_message import OBJECT_BYTES, HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers
 from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.kafka.body_cache import mark_of, offset_of, to_half
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside

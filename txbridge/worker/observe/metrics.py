@@ -22,10 +22,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from txbridge.core.decision_record import GIVE_UP, Source
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.open_counts import SLOT_MS, OpenCounts
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
+from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, MalformedRecord
 from txbridge.core.states import RefusalReason, TransactionState
 from txbridge.kafka.endtxn_watch import Registrations
 from txbridge.worker.observe.histogram import BulkHistogram

@@ -45,9 +45,8 @@ from txbridge.kafka.state_topics import (
     read_ops,
 )
 from txbridge.text import counted
-from txbridge.worker.observe.offset_gaps import gaps_of_end, gaps_of_half
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.restored import Restored
+from txbridge.worker.restored import Restored, gaps_of_end, gaps_of_half
 from txbridge.worker.takeover.state_reader import StateReader, Strangers
 from txbridge.worker.transaction.writer import TransactionalWriter
 

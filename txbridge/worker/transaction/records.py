@@ -5,36 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
-from txbridge.core.discard_record import MalformedRecord, abandoned_headers, given_up_headers
 from txbridge.core.half_copies import check_headers
-from txbridge.core.half_message import HalfMessage, size_of
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import MalformedRecord, abandoned_headers, given_up_headers
 from txbridge.core.reply_record import Reply, reply_headers
 from txbridge.failpoints import fault_point
-from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.kafka.failures import RecordKind, RecordName
-from txbridge.kafka.fence import guarded
-from txbridge.worker.transaction.record_failures import CONSEQUENCES, Reports
-
-_OnStored = Callable[[Message], None]
-#: A record as in `Copy`, with the name by which its report is known.
-_Record = tuple[RecordName, str, Any, Any, int, int, Headers]
-#: Bytes of a record beyond its size, for the lengths in it: those of fifty headers, too.
-_RECORD_ROOM = 250
+from txbridge.kafka.produced_records import OnStored, ProducedRecords, size_of_record
 
 
 class LogMovedError(Exception):
     """OFFSET or OP does not end where it should. The Kafka transaction must be aborted."""
-
-
-class TransactionFailedError(Exception):
-    """The Kafka transaction can only be aborted; its reports say why."""
 
 
 @dataclass(slots=True)
@@ -84,24 +71,17 @@ class Contents:
             for copy in part.copies(partition, self.bodies) if topic in part.topics else ():
                 offset, to, _, key, _, timestamp, _ = copy
                 if to == topic:
-                    yield key, timestamp, 0 if offset in several else _size_of(copy)
+                    yield key, timestamp, 0 if offset in several else size_of_record(copy)
 
 
 class TransactionRecords:
     """Produces the contents of one Kafka transaction, in the order of the protocol."""
 
-    def __init__(self, producer: Producer, names: Names, partition: int, timeout_s: float, receipt: Receipt) -> None:
-        self._producer = producer
+    def __init__(self, records: ProducedRecords, names: Names, partition: int, receipt: Receipt) -> None:
+        self._records = records
         self._names = names
         self._partition = partition
-        self._timeout_s = timeout_s
         self._receipt = receipt
-        #: Delivery reports of the records.
-        self.reports = Reports()
-        self._report_of: dict[str, Callable[[KafkaError | None, Message], None]] = {}
-        # By topic: bytes of records that may go together, and bytes of its records since the last flush.
-        self._limits: Mapping[str, int] = {}
-        self._together: dict[str, int] = {}
         # For OP and OFFSET: the lowest offset at which a record has landed.
         self._landed: dict[str, int] = {}
 
@@ -111,27 +91,22 @@ class TransactionRecords:
         Raises TransactionFailedError as soon as the transaction can only be aborted, LogMovedError, KafkaException.
         """
         draft, bodies, names, partition = contents.draft, contents.bodies, self._names, self._partition
-        named, limits = contents.named, contents.limits
-        self._limits = limits
         for part in draft.parts:
             for copy in part.copies(partition, bodies):
-                if named or copy[1] in limits:
-                    self._produce_record(RecordKind.REAL, copy)
-                else:
-                    self._deliver_copy(*copy)
+                self._records.deliver(*copy)
         fault_point("commit.real_records")
         for entry in draft.checks:
             half, topic = bodies[entry.offset], names.check(entry.group)
             headers = check_headers(half, partition, entry.checks, draft.next_end)
-            self._produce_record(RecordKind.CHECK, (entry.offset, topic, half.value, half.key, -1, 0, headers))
+            self._records.produce_record(RecordKind.CHECK, (entry.offset, topic, half.value, half.key, -1, 0, headers))
         for topic, reply in contents.replies:
             # With a key, in case the topic is compacted by mistake.
             headers = reply_headers(reply, partition)
-            self._produce_record(RecordKind.REPLY, (None, topic, None, reply.name.encode(), -1, 0, headers))
+            self._records.produce_record(RecordKind.REPLY, (None, topic, None, reply.name.encode(), -1, 0, headers))
         self._produce_discards(contents)
         fault_point("commit.discards")
         before_checkpoint = self._write_op_and_offset(draft)
-        self._flush()
+        self._records.flush()
         landed = self._receipt.checkpoint_offset - before_checkpoint
         if contents.offset_topic_end is not None and landed != contents.offset_topic_end:
             # A reader trusts any broker that takes itself for the leader. But a record with acks=all is stored by the
@@ -157,43 +132,6 @@ class TransactionRecords:
                 )
         return None
 
-    # `Any`, because confluent-kafka's types do not know a list whose values are bytes or None only.
-    def _deliver_copy(
-        self, offset: int, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any
-    ) -> None:
-        """Produce a user's message without a report of its own."""
-        report = self._report_of.get(topic)
-        if report is None:
-            report = self._report_of[topic] = self.reports.of_topic(topic)
-        while True:
-            try:
-                # Arguments by position: naming them takes half as long as the rest of the call. The report goes to
-                # `callback`, an older name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
-                self._producer.produce(topic, value, key, partition, report, None, timestamp, headers)
-            except BufferError:
-                self._wait_for_room(RecordKind.REAL, topic, offset)
-            except KafkaException as error:
-                self._note_refused(RecordKind.REAL, topic, offset, error)
-                return
-            else:
-                return
-
-    def _wait_for_room(self, kind: RecordKind, topic: str, which: RecordName) -> None:
-        """Wait for room in librdkafka's queue. Raises TransactionFailedError for a record that never has room."""
-        if not len(self._producer):
-            reason = "the record is larger than queue.buffering.max.kbytes of the worker"
-            self.reports.note_refused(kind, topic, which, KafkaError(QUEUE_FULL, reason))
-            raise TransactionFailedError
-        # The queue needs time to send. If the broker is away, message.timeout.ms ends this wait.
-        guarded(self._producer.poll, 0.1)
-
-    def _note_refused(self, kind: RecordKind, topic: str, which: RecordName, error: KafkaException) -> None:
-        """Note a record that librdkafka did not accept. Raises TransactionFailedError after an earlier error."""
-        if error.args[0].code() in CONSEQUENCES:
-            # An earlier error has failed this transaction.
-            raise TransactionFailedError from error
-        self.reports.note_refused(kind, topic, which, error.args[0])
-
     def _produce_discards(self, contents: Contents) -> None:
         draft, partition = contents.draft, self._partition
         for record in contents.malformed:
@@ -209,7 +147,7 @@ class TransactionRecords:
             self._set_aside(contents, half.offset, half, abandoned_headers(half, abandoned, partition, draft.next_end))
         if draft.discards:
             # The parked entries of this same transaction contain their coordinates.
-            self._flush()
+            self._records.flush()
 
     def _set_aside(
         self,
@@ -217,7 +155,7 @@ class TransactionRecords:
         which: RecordName,
         record: HalfMessage | MalformedRecord,
         headers: Headers,
-        on_stored: _OnStored | None = None,
+        on_stored: OnStored | None = None,
     ) -> None:
         """Copy one record to the discard topic, without key and value if the topic does not take it with them.
 
@@ -225,7 +163,7 @@ class TransactionRecords:
         """
         topic, is_bare = self._names.discard, record.size > contents.largest_discard
         value, key = (None, None) if is_bare else (record.value, record.key)
-        self._produce_record(RecordKind.DISCARD, (which, topic, value, key, -1, 0, headers), on_stored)
+        self._records.produce_record(RecordKind.DISCARD, (which, topic, value, key, -1, 0, headers), on_stored)
 
     def _write_op_and_offset(self, draft: Draft) -> int:
         """Write OP and OFFSET, the checkpoint last. Return the number of records before the checkpoint in OFFSET."""
@@ -253,51 +191,20 @@ class TransactionRecords:
         return len(changed) + len(tombstones)
 
     def _produce_internal(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: Headers, on_stored: _OnStored | None = None
+        self, topic: str, value: bytes | None, key: bytes | None, headers: Headers, on_stored: OnStored | None = None
     ) -> None:
         landed = partial(self._note_landed, topic, on_stored)
-        self._produce_record(RecordKind.INTERNAL, (None, topic, value, key, self._partition, 0, headers), landed)
+        self._records.produce_record(
+            RecordKind.INTERNAL, (None, topic, value, key, self._partition, 0, headers), landed
+        )
 
-    def _note_landed(self, topic: str, on_stored: _OnStored | None, message: Message) -> None:
+    def _note_landed(self, topic: str, on_stored: OnStored | None, message: Message) -> None:
         offset = message.offset()
         assert offset is not None
         # Negative when Kafka did not tell the producer. Then it may be that of a lost record.
         self._landed[topic] = min(offset, self._landed.get(topic, offset))
         if on_stored is not None:
             on_stored(message)
-
-    def _produce_record(self, kind: RecordKind, record: _Record, on_stored: _OnStored | None = None) -> None:
-        """Produce a record with a report of its own."""
-        which, topic, value, key, partition, timestamp, headers = record
-        limit = self._limits.get(topic)
-        if limit is not None:
-            together, size = self._together.get(topic, 0), _size_of(record) + _RECORD_ROOM
-            if together and together + size > limit:
-                self._flush()
-                together = 0
-            self._together[topic] = together + size
-        on_delivery = partial(self.reports.on_delivery, kind, which, on_stored)
-        while True:
-            try:
-                self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, [*headers])
-            except BufferError:
-                self._wait_for_room(kind, topic, which)
-            except KafkaException as error:
-                self._note_refused(kind, topic, which, error)
-                return
-            else:
-                return
-
-    def _flush(self) -> None:
-        remaining = guarded(self._producer.flush, self._timeout_s)
-        self._together = {}
-        if remaining or not self.reports.are_good:
-            raise TransactionFailedError
-
-
-def _size_of(record: _Record) -> int:
-    _, _, value, key, _, _, headers = record
-    return len(key or b"") + len(value or b"") + size_of(headers)
 
 
 def _note_op(receipt: Receipt, half_offsets: list[int], message: Message) -> None:

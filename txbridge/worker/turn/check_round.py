@@ -13,8 +13,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import proven_end
 from txbridge.log import get_logger
-from txbridge.worker.gates.group_liveness import GroupLiveness
-from txbridge.worker.gates.refused_checks import RefusedChecks
+from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.plan.choice import first_entries, lacks_the_rest
 from txbridge.core.plan.draft import Draft
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.failures import AbortedError, LogGoneError, UnansweredError
+from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Probe
-from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog

@@ -9,11 +9,10 @@ from functools import partial
 
 from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
-from txbridge.core.discard_record import MalformedRecord
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.plan.draft import Draft
-from txbridge.core.reply_record import Reply
+from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.transaction_size import TransactionSize
 from txbridge.failpoints import fault_point
 from txbridge.kafka.broker_clock import BrokerClock
@@ -29,8 +28,8 @@ from txbridge.kafka.failures import (
     UnendedTransactionError,
 )
 from txbridge.log import get_logger
+from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Probe
-from txbridge.worker.gates.refused_checks import RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
@@ -123,11 +122,13 @@ class Committer:
         if bodies is None:
             draft.abandon()
             return False
+        replies = [(self._context.names.check(group), reply) for group, reply in draft.replies]
         contents = Contents(
             draft=draft,
             bodies=bodies,
             malformed=malformed,
-            replies=self._replies_of(draft),
+            # Without those that would fail the Kafka transaction. Nobody waits for them for long.
+            replies=[(topic, reply) for topic, reply in replies if self._topics.is_open(topic)],
             checkpoint=self._next_checkpoint(draft),
             # The messages of one transaction may be small enough, and their common batch too large.
             limits=dict.fromkeys(draft.real_topics, 1) if probe and len(probe.offsets) == 1 else self._topics.limits,
@@ -197,11 +198,6 @@ class Committer:
         memory.forget()
         if (why := self._topics.why_endless(too_large)) is not None:
             raise UnendedTransactionError(why)
-
-    def _replies_of(self, draft: Draft) -> list[tuple[str, Reply]]:
-        """Its replies by topic, without those that would fail the Kafka transaction. Nobody waits for them for long."""
-        topics = [(self._context.names.check(group), reply) for group, reply in draft.replies]
-        return [(topic, reply) for topic, reply in topics if self._topics.is_open(topic)]
 
     def _next_checkpoint(self, draft: Draft) -> Checkpoint:
         queue, last = self._state.queue, self.checkpoint

@@ -13,6 +13,7 @@ from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.sums import OddRecords
 
@@ -31,8 +32,9 @@ class LocalIntake:
         self.asides = SetAside(names)
         #: The last checkpoint of each partition.
         self.checkpoints: dict[int, AuditCheckpoint] = {}
-        #: Real topics that well-formed half messages name.
+        #: Real topics that well-formed half messages, and relays, name.
         self.named: set[str] = set()
+        self.relays: dict[int, Numbering] = {}
 
     def _read(self, spans: Spans, *, committed: bool = True, may_vanish: bool = False) -> Iterable[KafkaRecord]:
         return read(self._settings, spans, committed=committed, may_vanish=may_vanish)
@@ -44,6 +46,12 @@ class LocalIntake:
 
     def take_offsets(self, spans: Spans) -> None:
         self._take_all(records.offset_mentions(self._names, self.checkpoints, self._read(spans)))
+
+    def take_progress(self, spans: Spans) -> None:
+        steps: list[ProgressStep] = []
+        self._take_all(records.progress_mentions(steps, self.named, self._read(spans)))
+        for step in steps:
+            self.relays |= numbered(self.relays, step)
 
     def take_discards(self, spans: Spans) -> None:
         self._take_all(records.discard_mentions(self._read(spans)))

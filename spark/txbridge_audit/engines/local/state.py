@@ -30,13 +30,15 @@ from txbridge_audit.protocol.mentions import (
     EndMention,
     HalfMention,
     Mention,
+    NamedMention,
+    RowMention,
     from_row,
     to_row,
 )
 from txbridge_audit.report.sums import most_listed
 
 #: Version of the database: raised when an older audit could misread it.
-FORMAT = 3
+FORMAT = 4
 #: The database in the folder of the state.
 FILE = "audit.sqlite"
 
@@ -44,11 +46,18 @@ FILE = "audit.sqlite"
 #: some 2 KiB, so these take 100 MiB at most.
 MOST_LOADED = 50_000
 
-_END, _ASIDE, _HALF, _COPY = (MENTIONS.index(kind) for kind in (EndMention, AsideMention, HalfMention, CopyMention))
-#: Places of the transaction id in the row of a half message, and of the topic in that of a copy, behind the number of
-#: their kind.
-_ID = 1 + [field.name for field in fields(HalfMention)].index("id")
-_TOPIC = 1 + [field.name for field in fields(CopyMention)].index("topic")
+_END, _ASIDE, _HALF, _COPY, _NAMED, _ROW = (
+    MENTIONS.index(kind) for kind in (EndMention, AsideMention, HalfMention, CopyMention, NamedMention, RowMention)
+)
+
+
+def _place_of(name: str, kind: type[Mention]) -> int:
+    """The place of a field in the row of a mention, behind the number of its kind."""
+    return 1 + [field.name for field in fields(kind)].index(name)
+
+
+#: The topic has the same place in a copy and in a relay's row.
+_ID, _TOPIC, _BATCH = _place_of("id", HalfMention), _place_of("topic", CopyMention), _place_of("batch", NamedMention)
 _SCHEMA = f"""
 BEGIN EXCLUSIVE;
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -258,9 +267,10 @@ class StateStore:
         if not is_open:
             self._loaded.pop(key, None)
         self._database.execute(
-            "INSERT INTO verdict VALUES (?, ?, ?, ?, ?, ?, 0) ON CONFLICT DO UPDATE SET sum = excluded.sum, "
-            "is_open = excluded.is_open, waits = excluded.waits, is_doubtful = excluded.is_doubtful, written = 0",
-            (*key, self._sum_of(told), is_open, waits, is_doubtful),
+            "INSERT INTO verdict VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET sum = excluded.sum, is_open = "
+            "excluded.is_open, waits = excluded.waits, is_doubtful = excluded.is_doubtful, written = excluded.written",
+            # The ledger has no rows of relays.
+            (*key, self._sum_of(told), is_open, waits, is_doubtful, key[0] < -1),
         )
 
     def _sum_of(self, told: str) -> int:
@@ -365,7 +375,7 @@ class StateStore:
         is then its only copy.
         """
         self._database.execute("DELETE FROM anchor WHERE topic = ?", (topic,))
-        copies = f"kind = {_COPY} AND json_extract(row, '$[{_TOPIC}]') = ?"
+        copies = f"kind IN ({_COPY}, {_ROW}) AND json_extract(row, '$[{_TOPIC}]') = ?"
         self._database.execute(f"DELETE FROM mention WHERE {copies}", (topic,))  # noqa: S608  (ours)
         self._loaded.clear()
 
@@ -375,6 +385,21 @@ class StateStore:
         for partition, identity, half in self._database.execute("SELECT partition, id, half FROM unexplained"):
             found.setdefault((partition, identity), set()).add(half)
         return found
+
+    def expire_rows(self, writer: int, edge: int) -> int:
+        """Forget the rows of relays that the progress names below this offset. Returns their last batch, -1 if none."""
+        below = f"FROM mention WHERE kind = {_NAMED} AND partition = ? AND at < ?"
+        (last,) = self._database.execute(
+            f"SELECT max(json_extract(row, '$[{_BATCH}]')) {below}", (writer, edge)
+        ).fetchone()
+        if last is None:
+            return -1
+        self._database.execute(
+            f"DELETE FROM verdict WHERE partition = ? AND half IN (SELECT half {below})",  # noqa: S608  (ours)
+            (writer, writer, edge),
+        )
+        self._loaded.clear()
+        return int(last)
 
     def expire(self, partition: int, start: int, edges: Iterable[tuple[str, int]]) -> None:
         """Forget what HALF no longer holds, except messages that OFFSET still holds open.

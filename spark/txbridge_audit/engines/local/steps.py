@@ -33,11 +33,12 @@ from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, UnreadableMention
+from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entries import entry_of, stray_entry
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport, AuditStep, Raise
-from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
+from txbridge_audit.report.sums import OddRecords, Sums, contribution_of, from_json, most_listed
 
 #: Fates that a proof of a loss decides.
 _DOUBTFUL = frozenset(
@@ -135,6 +136,7 @@ class LocalSteps:
             reading = gather(source, plan, intake, seen)
             self._keep_odd(intake.odd)
             self._expire_halves(reading.starts)
+            reading = dataclasses.replace(reading, facts=self._expire_rows(reading))
             facts = self._see_evidence(reading, progress)
             judged, alarms = self._judge(facts)
             source.cluster.refuse_moved({*reading.spans, *facts.before})
@@ -178,6 +180,7 @@ class LocalSteps:
             "checks_since": dict(facts.checks_since or {}),
             "named": sorted(intake.named | (seen.named if seen else frozenset())),
             "discards_cut": facts.discards_cut,
+            "relays": {writer: dataclasses.astuple(outbox) for writer, outbox in facts.relays.items()},
             "compacted": _compacted(facts),
         }
 
@@ -200,8 +203,20 @@ class LocalSteps:
         names = self._source.names
         for topic, partition in starts:
             if topic == names.half:
-                edges = [(name, starts.get((name, partition), 0)) for name in (names.half, names.end, names.op)]
+                edges = [
+                    (name, starts.get((name, partition), 0)) for name in (names.half, names.end, names.op, names.outbox)
+                ]
                 self.state.expire(partition, starts[topic, partition], edges)
+
+    def _expire_rows(self, reading: Reading) -> Facts:
+        """The facts without batches whose progress OUTBOX no longer holds, and without their rows."""
+        relays = {}
+        for writer, outbox in reading.facts.relays.items():
+            edge = reading.starts[self._source.names.outbox, outbox.place]
+            first = max(outbox.first, self.state.expire_rows(writer, edge) + 1)
+            breaks = tuple(one for one in outbox.breaks if one[0] >= edge)
+            relays[writer] = dataclasses.replace(outbox, first=first, breaks=breaks)
+        return dataclasses.replace(reading.facts, relays=relays)
 
     def _see_evidence(self, reading: Reading, progress: Mapping[str, Any]) -> Facts:
         """The facts with what all transactions prove. Only those that new records name can prove anything new."""
@@ -246,7 +261,7 @@ class LocalSteps:
                 continue
             verdict = judge(transaction, facts)
             judged += verdict.fate is not None
-            told = Contribution.of(verdict).to_json()
+            told = json.dumps(contribution_of(verdict))
             # Of those that only wait most say what they said.
             if key in state.touched or _is_closed(verdict) or told != state.told_of(key):
                 alarms += self._put(key, verdict, told)
@@ -261,7 +276,7 @@ class LocalSteps:
             told,
             is_open=not is_closed,
             waits=verdict.case.parked in {"pending", "held", "scheduled"},
-            is_doubtful=is_closed and verdict.fate in _DOUBTFUL,
+            is_doubtful=is_closed and (verdict.fate or verdict.row) in _DOUBTFUL,
         )
         entries = {kind: entry_of(names, verdict, kind) for kind in verdict.kinds}
         if ALTERED.name in entries and self._explained < EXPLAINED:
@@ -280,7 +295,7 @@ class LocalSteps:
             if kind is None:
                 continue
             entry = stray_entry(self._source.names, copy, kind)
-            self.state.put_stray(copy, kind, Contribution(None, kinds=(kind,)).to_json(), _json_of(entry))
+            self.state.put_stray(copy, kind, json.dumps([("kind", kind)]), _json_of(entry))
             if kind in table.VIOLATIONS:
                 alarms.append(entry)
         return alarms
@@ -308,7 +323,7 @@ class LocalSteps:
         names, state = self._source.names, self.state
         sums, odd = Sums(names), OddRecords(names)
         for told, number in state.sums():
-            sums.count_alike(Contribution.from_json(told), number)
+            sums.count_alike(from_json(told), number)
         for kind in sums.entries.by_kind:
             rows = state.entries(kind, most_listed(kind))
             sums.entries.listed[kind] = [Entry.from_dict(json.loads(row)) for row in rows]
@@ -341,6 +356,10 @@ def _seen(progress: Mapping[str, Any], positions: Ends) -> Seen:
         checks_since=progress["checks_since"],
         named=frozenset(progress["named"]),
         discards_cut=progress["discards_cut"],
+        relays={
+            int(writer): Numbering(place, first, last, tuple((at, says) for at, says in breaks))
+            for writer, (place, first, last, breaks) in progress.get("relays", {}).items()
+        },
     )
 
 

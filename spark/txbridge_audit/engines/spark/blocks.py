@@ -30,7 +30,9 @@ from txbridge_audit.protocol.mentions import (
     EndMention,
     HalfMention,
     Mention,
+    NamedMention,
     OutcomeMention,
+    RowMention,
     position_of,
 )
 
@@ -44,9 +46,14 @@ _FOREVER = 2**63 - 1
 Piece = tuple[str, int, int, bytes]
 
 
-def block_of(half: int | None) -> int:
-    """The number of the block of a half offset; -1 for records that name none."""
-    return -1 if half is None else half // BLOCK
+def block_of(mention: Mention) -> int:
+    """The number of the block of a half offset; -1 for records that name none.
+
+    The numbers of relays' rows are hashes: they make a thousand blocks.
+    """
+    if isinstance(mention, NamedMention | RowMention):
+        return mention.half >> 54
+    return -1 if mention.half is None else mention.half // BLOCK
 
 
 class BlockCutter:
@@ -177,7 +184,7 @@ class PlainOnes:
     def group_alike(self, facts: Facts, selection: AuditSelection) -> Iterator[Any]:
         """The lines in groups. The judge says the same of all in a group, and the selection takes all or none.
 
-        What they differ in besides is everything that `Case.missing_evidence`, `Contribution.of` and
+        What they differ in besides is everything that `Case.missing_evidence`, `contribution_of` and
         `AuditSelection.takes` look at in a plain transaction.
         """
         if not len(self.halves):
@@ -250,8 +257,8 @@ class MentionBlock:
         )
         copy = self._only(CopyMention, self._is_ours)
         alone = (half >= 0) & (end >= 0) & (outcome >= 0) & (copy >= -1)
-        odd = [mention.half - self._first for mention in self._mentions if mention.half is not None]
-        alone[np.array(odd, np.int64)] = False
+        odd = [mention.half for mention in self._mentions if mention.half is not None]
+        alone &= ~np.isin(self._first + np.arange(BLOCK), np.array(odd, np.int64))
         lines = ((HalfMention, half), (EndMention, end), (OutcomeMention, outcome), (CopyMention, copy))
         some = PlainOnes(*(self._take_lines(kind, line[alone]) for kind, line in lines))
         return some.keep_marked(some.are_plain())

@@ -247,9 +247,9 @@ def take_outcomes(batch: Any) -> Taken:
 
 
 def take_copies(partitions: int, batch: Any) -> Taken:
-    """Visible records of single messages. Those without TXB_HALF are neither taken nor left."""
+    """Visible records of single messages. Those without TXB_HALF and TXB_OUTBOX are neither taken nor left."""
     ours = (headers.UNIQ_KEY, headers.HALF_COORDINATES)
-    found = _Headers(batch, ours, lambda name: name == headers.MESSAGE_NUMBER)
+    found = _Headers(batch, ours, lambda name: name in {headers.MESSAGE_NUMBER, headers.OUTBOX_BATCH})
     identity, where = (found.take_values(name) for name in ours)
     claims = _mask(where.is_valid()) | found.odd
     place = pc.extract_regex(where, _COORDINATES)

@@ -26,6 +26,7 @@ from txbridge_audit.engines.spark.spark_session import PARALLELISM
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention, from_row
+from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 Spans = Mapping[TopicPartition, Range]
@@ -70,13 +71,12 @@ class SparkIntake:
         self._kept: list[DataFrame] = []
         self.named: set[str] = set()
         self.checkpoints: dict[int, AuditCheckpoint] = {}
+        self.relays: dict[int, Numbering] = {}
         self._asides = SetAside(names)
 
     def take_halves(self, spans: Spans) -> None:
-        for packed in self._look(
-            self._rows(spans, partial(tasks.halves, self._names), isolation=READ_UNCOMMITTED), tasks.NAMED
-        ):
-            self.named.add(marshal.loads(packed))
+        frame = self._rows(spans, partial(tasks.halves, self._names), isolation=READ_UNCOMMITTED)
+        self.named.update(map(marshal.loads, self._look(frame, tasks.NAMED)))
 
     def take_offsets(self, spans: Spans) -> None:
         frame = self._rows(spans, partial(tasks.offsets, self._names))
@@ -91,6 +91,13 @@ class SparkIntake:
             known = self.checkpoints.get(partition, told)
             last = max(known, told, key=lambda one: (one.stamp or 0, one.applied_to or 0))
             self.checkpoints[partition] = replace(last, follows=last.follows or known != told)
+
+    def take_progress(self, spans: Spans) -> None:
+        frame = self._rows(spans, partial(tasks.progress, self._names))
+        self.named.update(map(marshal.loads, self._look(frame, tasks.NAMED)))
+        # Several tasks may have read a partition.
+        for step in sorted(ProgressStep(*marshal.loads(packed)) for packed in self._look(frame, tasks.PROGRESS)):
+            self.relays |= numbered(self.relays, step)
 
     def take_discards(self, spans: Spans) -> None:
         for packed in self._look(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):
@@ -108,7 +115,7 @@ class SparkIntake:
     def rows(self) -> DataFrame:
         """Everything that was read. Lazy."""
         return reduce(DataFrame.union, [*self._kept, *self._frames]).where(
-            ~F.col("what").isin(tasks.NAMED, tasks.CHECKPOINT)
+            ~F.col("what").isin(tasks.NAMED, tasks.CHECKPOINT, tasks.PROGRESS)
         )
 
     def close(self) -> None:

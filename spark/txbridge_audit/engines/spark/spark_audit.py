@@ -34,7 +34,7 @@ from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMent
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import Contribution, OddRecords, Sums, most_listed
+from txbridge_audit.report.sums import OddRecords, Sums, most_listed
 
 #: What the tasks import (tasks.py) is among this. A test compares.
 _PARTS = {
@@ -158,7 +158,7 @@ def _sums(
     ask = partial(tasks.verdicts_on, source.names, facts, plan.selection, with_overview)
     for what, packed, number in _asked(rows, ask):
         if what == tasks.SUM:
-            sums.count_alike(Contribution.from_json(marshal.loads(packed)), number)
+            sums.count_alike(marshal.loads(packed), number)
         elif what == tasks.ENTRY:
             kind, partition, half, told = marshal.loads(packed)
             entries.append((kind, partition, half, Entry.from_dict(told)))

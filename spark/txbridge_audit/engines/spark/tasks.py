@@ -31,20 +31,22 @@ from txbridge_audit.ledger.rows import row_of
 from txbridge_audit.ledger.schema import table_of
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
 from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entries import entry_of
 from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import Contribution, most_listed
+from txbridge_audit.report.sums import Contribution, contribution_of, most_listed
 
-#: What a row is: a mention of a transaction; an odd record; a real topic that a half message names; a checkpoint.
+#: What a row is: a mention of a transaction or of a relay's row; an odd record; a real topic that a message names; a
+#: checkpoint; a record of a relay's progress.
 #: A row with any other name is a piece of a block (blocks.py), and the name is the kind of its mentions.
-MENTION, ODD, NAMED, CHECKPOINT = "mention", "odd", "named", "checkpoint"
+MENTION, ODD, NAMED, CHECKPOINT, PROGRESS = "mention", "odd", "named", "checkpoint", "progress"
 _KIND_OF: Mapping[str, type[Mention]] = {kind.__name__: kind for kind in SCHEMAS}
 #: `block` is -1 where a mention names no offset, and in rows that are no mention.
-ROWS = "what string, partition int, block bigint, row binary"
+ROWS = "what string, partition bigint, block bigint, row binary"
 #: A row as a task makes it. Its last field is plain values, packed by Python for Python of the same version.
 Told = tuple[str, int, int, bytes]
-_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int32()), ("block", pa.int64()), ("row", pa.binary())])
+_ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int64()), ("block", pa.int64()), ("row", pa.binary())])
 
 #: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
 ANSWERS = "what string, told binary, n bigint"
@@ -95,7 +97,7 @@ def _told(names: Names, mentions: Iterable[Mention]) -> Iterator[Told]:
         if isinstance(mention, UnreadableMention):
             continue
         if not isinstance(mention, AsideMention) or mention.source_topic == names.half:
-            yield MENTION, mention.partition, block_of(mention.half), packed
+            yield MENTION, mention.partition, block_of(mention), packed
 
 
 def _in_shape(
@@ -138,6 +140,14 @@ def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics), seen.follows]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
+
+
+def progress(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
+    steps: list[ProgressStep] = []
+    named: set[str] = set()
+    yield from _told(names, records.progress_mentions(steps, named, _records(batches)))
+    yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
+    yield from ((PROGRESS, 0, -1, marshal.dumps(tuple(step))) for step in steps)
 
 
 def discards(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
@@ -207,7 +217,7 @@ def verdicts_on(
             # One of them speaks for all: of plain ones there is nothing to list.
             verdict = judge(block.plain.make_transaction(lines[0]), facts)
             if selection.takes(verdict.case.message):
-                sums[Contribution.of(verdict)] += len(lines)
+                sums[contribution_of(verdict)] += len(lines)
                 if with_overview:
                     overview.take_alike(verdict, *block.plain.times_of(lines))
         for transaction in block.other_transactions():
@@ -217,15 +227,14 @@ def verdicts_on(
                 continue
             if with_overview:
                 overview.take_verdict(verdict)
-            told = Contribution.of(verdict)
-            sums[told] += 1
-            for kind in told.kinds:
+            sums[contribution_of(verdict)] += 1
+            for kind in verdict.kinds:
                 listed[kind] += 1
                 if listed[kind] <= most_listed(kind):
                     partition, half = verdict.key
                     entry = asdict(entry_of(names, verdict, kind))
                     yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
-    yield from ((SUM, marshal.dumps(told.to_json()), number) for told, number in sums.items())
+    yield from ((SUM, marshal.dumps(told), number) for told, number in sums.items())
     if with_overview:
         yield OVERVIEW, pickle.dumps(overview), 1
 
