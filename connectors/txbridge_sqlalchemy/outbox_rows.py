@@ -19,7 +19,7 @@ from txbridge_sqlalchemy.outbox_messages import OutboxRow, ms_of, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.relay_blocks import Blocks
-from txbridge_sqlalchemy.relay_sessions import limit_silence
+from txbridge_sqlalchemy.relay_sessions import fix_plans, limit_silence
 from txbridge_sqlalchemy.row import ask
 
 #: Seconds after which all rows are looked at again, also those before a place that should be the first one: somebody
@@ -148,7 +148,7 @@ class OutboxRows:
         last = self._last if self._last.until >= now else _LastRead(until=now + _ALL_AGAIN_S)
         if not self._pass_gate(last, limit):
             return []
-        rows = self._read(limit, most_bytes, last.first)
+        rows = self._read_from(last.first, limit, most_bytes)
         if last.first == LOWEST:
             # It has passed all dead rows, and those with a time: not more often than it is worth.
             last = last._replace(until=max(last.until, now + _RARELY * (time.monotonic() - now)))
@@ -168,7 +168,7 @@ class OutboxRows:
     def read_beyond(self, limit: int = 1_000, most_bytes: int = 2**20) -> list[OutboxRow]:
         """The rows behind those that were read last."""
         assert self._beyond is not None
-        rows = self._read(limit, most_bytes, self._beyond)
+        rows = self._read_from(self._beyond, limit, most_bytes)
         self._last = self._last._replace(found=len(rows))
         self._note_beyond(rows)
         return rows
@@ -178,18 +178,22 @@ class OutboxRows:
         is_more = rows and self.statements.is_drawn and rows[-1].place < self._gate.bound
         self._beyond = rows[-1].place + 1 if is_more else None
 
-    def _read(self, limit: int, most_bytes: int, first: Any) -> list[OutboxRow]:
-        values = self._values(limit, most_bytes) | {"first": first}
-        if self.blocks:
-            return [self._read_row(row) for row in self.ask(self.statements.rows_beside, values).all()]
-        return [self._read_row(row) for row in self.ask_often(self.statements.rows, values)]
+    def _read(
+        self, plain: Executable, beside: Executable, limit: int, most_bytes: int, more: dict[str, Any]
+    ) -> list[OutboxRow]:
+        values = self._values(limit, most_bytes) | more
+        found = self.ask(beside, values).all() if self.blocks else self.ask_often(plain, values)
+        return [self._read_row(row) for row in found]
+
+    def _read_from(self, first: Any, limit: int, most_bytes: int) -> list[OutboxRow]:
+        return self._read(self.statements.rows, self.statements.rows_beside, limit, most_bytes, {"first": first})
 
     def _read_due(self, limit: int, most_bytes: int) -> list[OutboxRow]:
-        statement = self.statements.due_beside if self.blocks else self.statements.due
-        if statement is None or time.monotonic() < self._due_at:
+        statements = self.statements
+        if statements.due is None or statements.due_beside is None or time.monotonic() < self._due_at:
             return []
-        values = self._values(limit, most_bytes) | {"now": self.statements.time_value(now_ms())}
-        rows = [self._read_row(row) for row in self.ask(statement, values).all()]
+        values = {"now": statements.time_value(now_ms())}
+        rows = self._read(statements.due, statements.due_beside, limit, most_bytes, values)
         if len(rows) < limit:
             self._due_at = time.monotonic() + _DUE_EVERY_S
         return rows
@@ -310,6 +314,7 @@ class OutboxRows:
             # AUTOCOMMIT: an open transaction would see no new rows, and keep PostgreSQL from cleaning up.
             self._session = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             limit_silence(self._session)
+            fix_plans(self._session)
         try:
             yield self._session
         except DBAPIError as error:

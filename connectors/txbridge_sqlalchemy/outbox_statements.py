@@ -27,6 +27,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    and_,
     bindparam,
     cast,
     delete,
@@ -37,6 +38,7 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
     update,
 )
 from sqlalchemy.exc import NoSuchTableError
@@ -60,6 +62,7 @@ class OutboxStatements:
     #: The next rows, at most `:limit` with `:most_bytes`. Only those without a time of delivery.
     rows: Executable
     #: The same without those whose topic is in `:topics`, whose topic and key are a pair, or whose id is in `:ids`.
+    #: With `:stored` also without those that wait for a worker, and all of their keys.
     rows_beside: Executable
     #: Rows whose time of delivery is `:now` or before, by that time; None if rows have none. And beside the same.
     due: Executable | None
@@ -185,11 +188,14 @@ class _Rows:
         """Conditions that leave out topics, keys of topics, and single rows."""
         # As `row_after` writes them.
         is_stored = func.coalesce(self._headers, "").startswith(f'[["{AFTER}"')
-        has_key = not isinstance(self._key, Null)
-        of_key = [or_(self._key.is_(None), ~self._dialect.is_pair_listed(self._topic, self._key))] if has_key else []
+        passes, of_key = ~is_stored, list[ColumnElement[bool]]()
+        if not isinstance(self._key, Null):
+            of_key = [or_(self._key.is_(None), ~self._dialect.is_pair_listed(self._topic, self._key))]
+            keys = select(self._topic, self._key).where(is_stored, self._key.is_not(None)).correlate(None)
+            passes = and_(passes, or_(self._key.is_(None), tuple_(self._topic, self._key).not_in(keys)))
         return [
             *of_key,
-            or_(bindparam("stored", type_=Integer()) == 0, ~is_stored),
+            or_(bindparam("stored", type_=Integer()) == 0, passes),
             self._topic.not_in(bindparam("topics", expanding=True)),
             self._row_id.not_in(bindparam("ids", expanding=True)),
         ]

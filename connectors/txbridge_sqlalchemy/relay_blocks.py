@@ -54,7 +54,7 @@ class Excluded(NamedTuple):
     topics: list[str]
     keys: list[tuple[str, Any]]
     ids: list[Any]
-    #: 1: rows that wait for a worker, too.
+    #: 1: rows that wait for a worker, and others of their keys, too.
     stored: int
 
 
@@ -105,7 +105,7 @@ class Blocks:
         head.due = now + head.backoff.next()
 
     def hold_stored(self, now: float) -> None:
-        """Leave out rows that wait for a worker, for some time: others pass them."""
+        """Leave out rows that wait for a worker, and others of their keys, for some time."""
         self._stored_until = now + _STORED_S
 
     def release_stored(self, now: float) -> bool:
@@ -125,7 +125,10 @@ class Blocks:
         if not self:
             return list(rows)
         free = [row for row in rows if not any(self._of(row, scope) in self._heads for scope in Scope)]
-        return [row for row in free if row.after is None] if self._stored_until else free
+        if not self._stored_until:
+            return free
+        held = {(row.topic, row.key) for row in free if row.after is not None and row.key is not None}
+        return [row for row in free if row.after is None and (row.topic, row.key) not in held]
 
     @property
     def excluded(self) -> Excluded:

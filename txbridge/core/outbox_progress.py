@@ -69,7 +69,7 @@ def hash_of(message_id: str) -> str:
 
 
 def message_id(identity: bytes, parts: Sequence[Any]) -> str:
-    """The id of a row's message: a hash of all that the row has, keyed by the identity of its outbox.
+    """The id of a row's message: a hash of the identity of its outbox and all that the row has.
 
     So a row that is read twice has one id, and another row that was given the same number has another. Of the form of a
     transaction id.
@@ -79,4 +79,5 @@ def message_id(identity: bytes, parts: Sequence[Any]) -> str:
         data = marshal.dumps(cast(Any, parts), _FORMAT)
     except ValueError:
         data = marshal.dumps([part if type(part) in _PLAIN else repr(part) for part in parts], _FORMAT)
-    return blake2b(data, digest_size=16, key=identity).hexdigest().upper()
+    # In front, which with BLAKE2 keeps the secret as well as its `key`, and takes half as long.
+    return blake2b(identity + data, digest_size=16).hexdigest().upper()

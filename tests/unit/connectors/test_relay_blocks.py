@@ -76,7 +76,8 @@ def test_rows_that_wait_for_a_worker_are_left_out_for_a_second():
     blocks, ends = Blocks(), ()
     blocks.hold_stored(5.0)
     assert blocks.excluded == Excluded([], [], [], 1)
-    assert free(blocks, row(1, after=ends), row(2)) == [2]
+    # A later row of its key waits, too.
+    assert free(blocks, row(1, after=ends), row(2), row(3, b"l"), row(4, None)) == [3, 4]
     blocks.release_stored(5.9)
     assert free(blocks, row(1, after=ends)) == []
     blocks.release_stored(6.0)

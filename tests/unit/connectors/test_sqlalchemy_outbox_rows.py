@@ -32,7 +32,7 @@ def relay():
 
     def relay(engine):
         made.append(OutboxRows(engine))
-        OutboxState(engine, made[-1]).read()
+        OutboxState(engine, made[-1]).read_state()
         made[-1].try_lock()
         return made[-1]
 
@@ -115,9 +115,14 @@ def test_what_waits_behind_a_head_is_not_read_and_all_else_is(engine, relay):
         rows.blocks.lift_block(head)
     rows.forget_reads()
     passed()
+    with engine.begin() as connection:
+        # The second one waits behind the stored one of its key, as the order of the rows says.
+        Outbox().add(connection, Message("u", "other topic", b"m"), Message("t", "behind", b"m"))
+    everything += ["other topic"]
     rows.blocks.hold_stored(0.0)
     passed("stored")
     rows.blocks.block_row(read[3], "x", 0.0, whole_topic=True)
+    everything.remove("other topic")
     passed("stored", "ub'k'", "ub'l'", "uNone")
 
 
