@@ -15,6 +15,7 @@ from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
+from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.names import Names
 from txbridge.topics.verify import Layout
@@ -119,7 +120,9 @@ class FakeRuntime:
         self.after_reports = None
         self._condition = threading.Condition()
         limits = MessageLimits(LAYOUT.max_message_size, 604_800)
-        self.sends = SendPath(limits, 0.1, self, self, self, TopicWatch(Names(), LAYOUT.partitions), None, ())
+        options = ClientOptions("orders", {"bootstrap.servers": "127.0.0.1:1"}, "", 1.0, 1)
+        self.sends = SendPath(options, limits, 0.1, self, self, TopicWatch(Names(), LAYOUT.partitions), None)
+        self.sends.attempts = self
 
     # As Runtime.
 

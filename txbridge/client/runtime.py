@@ -11,14 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.flow.cancellation import Cancellation
-from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
@@ -29,8 +27,6 @@ from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.half_writer_pool import HalfWriters
-from txbridge.client.tracing import ClientTracing
-from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.deadline import Deadline
 from txbridge.kafka import config as kafka_config
 from txbridge.topics.verify import Layout
@@ -67,11 +63,6 @@ class Runtime:
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._ask = ask
         self._connection = connection
-        #: Number of partitions of HALF.
-        self.half_partitions = layout.partitions
-        tracing = ClientTracing(group)
-        self._watchers = (tracing,) if options.metrics is None else (options.metrics.of_group(group), tracing)
-        self._attempts = Attempts()
         self._shortage = Shortage(settings, names.half)
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
@@ -94,19 +85,15 @@ class Runtime:
             Wire(end_config, connection), connection, names, group, client_id, options.commit_interval
         )
         self.sends = SendPath(
+            options,
             limits,
             prepare_timeout,
-            self._attempts,
             self._halves,
             self._ends,
             self._watch,
             RealTopics(settings),
-            self._watchers,
-            options.forwarding,
             lambda: self.is_connected,
         )
-        if options.forwarding is not None:
-            options.forwarding.connect(group, self.sends.send_commit_again)
         self.cancellation = Cancellation(settings, connection, names, group, layout.partitions, self._ends)
         self._checks = CheckConsumer(
             check_config,
@@ -128,7 +115,7 @@ class Runtime:
 
     def _warn_at_exit(self, generation: int) -> None:
         """Say what was on its way when a program ended that has not called close()."""
-        running, ends = self._attempts.running, self._ends.unsettled
+        running, ends = self.sends.attempts.running, self._ends.unsettled
         if (running or ends) and generation == process.generation():
             report(
                 logging.WARNING,
@@ -159,7 +146,7 @@ class Runtime:
         """
         deadline = Deadline(timeout)
         self._checks.stop()
-        running = self._attempts.close(deadline.timeout)
+        running = self.sends.attempts.close(deadline.timeout)
         finish_checks(deadline.timeout)
         ends = self._ends.close(deadline.timeout)
         # Meanwhile the thread of the checks ends its wait.
@@ -178,23 +165,15 @@ class Runtime:
 
     def _answer_check(self, request: CheckRequest, settled: Callable[[], None]) -> None:
         """Answer a check, without the application if this process knows the answer."""
-        message = request.message
 
         def answer(outcome: ListenerOutcome | None) -> None:
             if outcome is None:
                 settled()
-                return
-            report(logging.DEBUG, "check_answered", **message.log_fields, state=outcome.state.name)
-            entry = DecisionEntry(
-                message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
-            )
-            end = self._ends.submit_command(message.half_partition, entry, Source.CHECK, request.size)
-            for watcher in self._watchers:
-                watcher.watch_answer(request, outcome, end)
-            end.as_future().add_done_callback(lambda _: settled())
+            else:
+                self.sends.send_answer(request, outcome).as_future().add_done_callback(lambda _: settled())
 
-        verdict = self._attempts.verdict_of(message.transaction_id)
-        if verdict is None:
+        known = self.sends.known_outcome(request.message)
+        if known is None:
             self._ask(request, answer)
         else:
-            answer(ListenerOutcome(LocalTransactionState(verdict)))
+            answer(known)

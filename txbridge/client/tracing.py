@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from txbridge import tracing
 from txbridge.client.base.contained import contained
-from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.listener import ListenerOutcome
-from txbridge.client.message import Message
+from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.half_writer import Report
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several, with_headers
@@ -81,32 +79,15 @@ class ClientTracing:
 
         return carried, end_span
 
-    def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
-        """Start the span `decide` of a local transaction that is over, with its END on the way."""
-        known, tracer = self._prepared.get(prepared.transaction_id), tracing.tracer()
-        if known is not None and tracer is not None:
-            context, topic = known
-            where = (prepared.partition, prepared.offset)
-            self._start_decide(tracer, context, topic, prepared.transaction_id, where, outcome, end, Source.CLIENT)
-
-    def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
-        """Start the span `decide` of an answered check, with its END on the way."""
-        message, tracer = request.message, tracing.tracer()
+    def watch_end(self, partition: int, source: Source, end: Ticket, checked: MessageExt | None) -> None:
+        """Start the span `decide` of a decision whose END is on the way; that of a check names the checked message."""
+        tracer = tracing.tracer()
         if tracer is None:
             return
-        where = (message.half_partition, message.half_offset)
-        context = tracing.context_of(message.headers)
-        self._start_decide(
-            tracer,
-            context,
-            message.topic,
-            message.transaction_id,
-            where,
-            outcome,
-            end,
-            Source.CHECK,
-            message.check_times,
-        )
+        if checked is not None:
+            self._start_decide(tracer, tracing.context_of(checked.headers), checked.topic, partition, source, end)
+        elif (known := self._prepared.get(end.entry.transaction_id)) is not None:
+            self._start_decide(tracer, *known, partition, source, end)
 
     def forget_attempt(self, transaction_id: str) -> None:
         """Forget a transaction that is decided or given up."""
@@ -114,32 +95,24 @@ class ClientTracing:
 
     @_costs_spans
     def _start_decide(
-        self,
-        tracer: Tracer,
-        context: Context | None,
-        topic: str,
-        transaction_id: str,
-        where: tuple[int, int],
-        outcome: ListenerOutcome,
-        end: Ticket,
-        source: Source,
-        check_times: int | None = None,
+        self, tracer: Tracer, context: Context | None, topic: str, partition: int, source: Source, end: Ticket
     ) -> None:
         from opentelemetry import trace  # noqa: PLC0415
 
+        entry = end.entry
         span = tracer.start_span(
             f"decide {topic}",
             context,
             kind=trace.SpanKind.PRODUCER,
             attributes={
-                **self._attributes_of("decide", topic, transaction_id),
-                "txbridge.decision": outcome.decision.name.lower(),
+                **self._attributes_of("decide", topic, entry.transaction_id),
+                "txbridge.decision": entry.decision.name.lower(),
                 "txbridge.source": source.value,
             },
         )
-        _place(span, *where)
-        if check_times is not None:
-            span.set_attribute("txbridge.check_times", check_times)
+        _place(span, partition, entry.half_offset)
+        if entry.check_times is not None:
+            span.set_attribute("txbridge.check_times", entry.check_times)
 
         @_costs_spans
         def over(future: Future[None]) -> None:

@@ -313,8 +313,7 @@ class Pipeline:
                 sends.attempts.give_up(attempt.transaction_id)
             else:
                 try:
-                    if isinstance(prepared, PrepareError):
-                        prepared = sends.stand_in(attempt.transaction_id, prepared)
+                    prepared = sends.require_stored(attempt.transaction_id, prepared)
                     result = sends.run_local_transaction(attempt.run, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, cast
 
 from confluent_kafka import Message
 
-from txbridge.client.checks.calls import CheckCalls
+from txbridge.client.checks.calls import CheckCalls, CheckRequest, parse_check
 from txbridge.client.in_process import BRIDGES
 from txbridge.client.listener import TransactionListener
 from txbridge.client.options import ClientOptions
@@ -25,11 +25,11 @@ from txbridge.core.states import TransactionState
 from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.testing.fates import FATES, HasCoordinates
 from txbridge.testing.memory.client import MemoryClient
-from txbridge.testing.memory.partition import PARTITION, CrashPoint, MemoryBroker
+from txbridge.testing.memory.partition import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
 
 _numbers = itertools.count(1)
 #: A client, and a check that it has to answer.
-_Check = tuple[MemoryClient, Message]
+_Check = tuple[MemoryClient, CheckRequest]
 
 
 class MemoryBridge:
@@ -183,7 +183,7 @@ class MemoryBridge:
             asked = next((one for one in self._live_clients() if Names().check(one.group) == record.topic()), None)
             # None: the listener has closed its producer, or has stopped Kafka, at an earlier check.
             if asked is not None:
-                yield asked, record
+                yield asked, parse_check(record, asked.group, Names(), HALF_PARTITIONS)
 
     def _live_clients(self) -> list[MemoryClient]:
         return [client for client in self._clients if client.is_connected]
@@ -259,22 +259,22 @@ class MemoryHelpers:
 
 def _answer_checks(checks: Iterator[_Check]) -> None:
     errors: list[Exception] = []
-    for client, record in checks:
-        outcome = client.ask_listener(record)
+    for client, request in checks:
+        outcome = client.ask_listener(request)
         if inspect.iscoroutine(outcome):
             outcome = client.run_on_its_loop(outcome).result()
-        errors += client.answer_check(record, outcome)
+        errors += client.answer_check(request, outcome)
     _raise_all(errors)
 
 
 async def _answer_checks_on_loop(checks: Iterator[_Check]) -> None:
     errors: list[Exception] = []
-    for client, record in checks:
-        outcome = client.ask_listener(record)
+    for client, request in checks:
+        outcome = client.ask_listener(request)
         if inspect.iscoroutine(outcome):
             is_here = client.is_on(asyncio.get_running_loop())
             outcome = await (outcome if is_here else asyncio.wrap_future(client.run_on_its_loop(outcome)))
-        errors += client.answer_check(record, outcome)
+        errors += client.answer_check(request, outcome)
     _raise_all(errors)
 
 

@@ -31,8 +31,8 @@ from txbridge.core.states import TransactionState
 from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.topic_lookup import partition_problem
 
-#: The half partition. There is one, so all decisions keep their order.
-PARTITION = 0
+#: There is one half partition, so all decisions keep their order.
+HALF_PARTITIONS, PARTITION = 1, 0
 
 
 class _OpenTopics:
