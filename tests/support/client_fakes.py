@@ -9,7 +9,7 @@ from collections import deque
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import PrepareError, UsageError
-from txbridge.client import runtime, start
+from txbridge.client import runtime
 from txbridge.client.checks import consumer
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.flow.send_path import SendPath
@@ -278,9 +278,9 @@ class WorkingKafka:
 def working_kafka(monkeypatch):
     """Give producers a Kafka that acknowledges everything at once."""
     kafka = WorkingKafka()
-    monkeypatch.setattr(start, "AdminClient", FakeAdmin)
-    monkeypatch.setattr(start, "check_layout", lambda *_, **__: LAYOUT)
-    monkeypatch.setattr(start, "ensure_check_topic", lambda *_, **__: None)
+    monkeypatch.setattr(runtime, "AdminClient", FakeAdmin)
+    monkeypatch.setattr(runtime, "check_layout", lambda *_, **__: LAYOUT)
+    monkeypatch.setattr(runtime, "ensure_check_topic", lambda *_, **__: None)
     monkeypatch.setattr(runtime, "Wire", kafka.wire)
     monkeypatch.setattr(runtime, "find_missing", lambda *_: [])
     monkeypatch.setattr(consumer, "Consumer", kafka.consumer)

@@ -26,7 +26,6 @@ from txbridge.client.listener import (
     TransactionListener,
     bind_execute,
     call_function,
-    execution_failed,
 )
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import (
@@ -204,7 +203,7 @@ class AsyncTransactionProducer(Generic[G]):
             given = prepared.for_listener(message)
             try:
                 with calling(self):
-                    outcome = await call_function(run, given, arg, failed=execution_failed, left_running=left.append)
+                    outcome = await call_function(run, given, arg, left_running=left.append)
             except BaseException as error:
                 sends.send_interrupted(prepared, given, error)
                 raise
@@ -230,7 +229,7 @@ class AsyncTransactionProducer(Generic[G]):
         self._life.refuse_send(is_stored=run is not _commit and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            outcome = await call_function(run, prepared.for_listener(message), arg, failed=execution_failed)
+            outcome = await call_function(run, prepared.for_listener(message), arg)
         return AsyncTransactionSendResult.of_decision(
             prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over
         )

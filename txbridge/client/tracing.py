@@ -57,12 +57,8 @@ class ClientTracing:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
 
         parent = tracing.context_of(message.messages[0].headers)
-        span = tracer.start_span(
-            f"prepare {message.topic}",
-            parent,
-            kind=trace.SpanKind.PRODUCER,
-            attributes=self._attributes_of("prepare", message.topic, transaction_id),
-        )
+        transaction = short_id(transaction_id)
+        span = tracing.start_span(tracer, "prepare", message.topic, parent, group=self._group, transaction=transaction)
         context = trace.set_span_in_context(span, parent)
         carried = message
         if span.get_span_context().is_valid:
@@ -97,20 +93,12 @@ class ClientTracing:
     def _start_decide(
         self, tracer: Tracer, context: Context | None, topic: str, partition: int, source: Source, end: Ticket
     ) -> None:
-        from opentelemetry import trace  # noqa: PLC0415
-
         entry = end.entry
-        span = tracer.start_span(
-            f"decide {topic}",
-            context,
-            kind=trace.SpanKind.PRODUCER,
-            attributes={
-                **self._attributes_of("decide", topic, entry.transaction_id),
-                "txbridge.decision": entry.decision.name.lower(),
-                "txbridge.source": source.value,
-            },
-        )
-        _place(span, partition, entry.half_offset)
+        transaction = short_id(entry.transaction_id)
+        span = tracing.start_span(tracer, "decide", topic, context, group=self._group, transaction=transaction)
+        span.set_attribute("txbridge.decision", entry.decision.name.lower())
+        span.set_attribute("txbridge.source", source.value)
+        tracing.place_span(span, partition, entry.half_offset)
         if entry.check_times is not None:
             span.set_attribute("txbridge.check_times", entry.check_times)
 
@@ -122,29 +110,14 @@ class ClientTracing:
 
         end.as_future().add_done_callback(over)
 
-    def _attributes_of(self, operation: str, topic: str, transaction_id: str) -> dict[str, str]:
-        return {
-            **tracing.SYSTEM,
-            "messaging.operation.name": operation,
-            "messaging.operation.type": "send",
-            "messaging.destination.name": topic,
-            "txbridge.group": self._group,
-            # Shortened, because anyone who knows the whole id may decide.
-            "txbridge.transaction": short_id(transaction_id),
-        }
-
 
 @_costs_spans
 def _end_prepare(span: Span, result: Prepared | PrepareError) -> None:
     if isinstance(result, Prepared):
-        _place(span, result.partition, result.offset)
+        tracing.place_span(span, result.partition, result.offset)
     else:
         _failed(span, result)
     span.end()
-
-
-def _place(span: Span, partition: int, offset: int) -> None:
-    span.set_attribute("txbridge.half", f"{partition}:{offset}")
 
 
 def _failed(span: Span, error: BaseException) -> None:

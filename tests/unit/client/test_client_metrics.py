@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from txbridge import ClientMetrics, Message, PrepareError
+from txbridge import ClientMetrics, EndTransactionError, Message, PrepareError
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
@@ -65,7 +65,7 @@ def test_an_acknowledgement_after_an_interrupt_leaves_nothing_behind(group):
 
 
 def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
-    group.watch_end(0, Source.CHECK, settled(Decision.UNKNOWN, RuntimeError()), None)
+    group.watch_end(0, Source.CHECK, settled(Decision.UNKNOWN, EndTransactionError("given up")), None)
     assert value(registry, "decisions_total", outcome="unknown", source="check") == 1
     assert value(registry, "ends_total", result="given_up") == 1
     assert value(registry, "local_transaction_seconds_count") == 0

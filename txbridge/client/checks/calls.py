@@ -22,8 +22,8 @@ from txbridge.client.listener import (
     ListenerOutcome,
     TransactionListener,
     call_function,
-    check,
     check_failed,
+    execute,
 )
 from txbridge.client.message import MessageExt
 from txbridge.core import names
@@ -169,7 +169,7 @@ class ThreadChecks(CheckCalls):
         if self._closed:
             return None
         with calling(self._owner):
-            return check(self._listener, message)
+            return execute(self._listener.check_local_transaction, message, failed=check_failed)
 
 
 class LoopChecks(CheckCalls):

@@ -66,11 +66,11 @@ class InFlight:
         return sum(left for epoch, left in self._left.items() if epoch <= mark)
 
 
-class Turns:
-    """Turns of sends, no more than InFlight allows. They belong to one loop."""
+class Turns(InFlight):
+    """Turns of sends, no more than there is room for. They belong to one loop."""
 
-    def __init__(self, in_flight: InFlight | None = None) -> None:
-        self._in_flight = InFlight() if in_flight is None else in_flight
+    def __init__(self, max_number: int = MAX_NUMBER, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__(max_number, max_bytes)
         self._waiting: deque[asyncio.Future[None]] = deque()
         #: Number of waiting sends whose turn has come, and that have not taken it yet.
         self._called = 0
@@ -78,7 +78,7 @@ class Turns:
 
     async def take_turn(self, size: int, *, waits: bool) -> int:
         """Take a turn for `size` bytes, and wait for it if `waits`. Returns the epoch for `give_back`."""
-        while waits and self._in_flight.is_full and not self._closed:
+        while waits and self.is_full and not self._closed:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -90,16 +90,11 @@ class Turns:
                     self._call_waiting()
                 raise
             self._called -= 1
-        return self._in_flight.add_attempt(size)
-
-    @property
-    def number(self) -> int:
-        """Number of turns that are taken."""
-        return self._in_flight.number
+        return self.add_attempt(size)
 
     def give_back(self, epoch: int, size: int) -> None:
         """Give a turn back, with the epoch from `take_turn` and its size."""
-        self._in_flight.remove_attempt(epoch, size)
+        self.remove_attempt(epoch, size)
         self._call_waiting()
 
     def close(self) -> None:
@@ -108,7 +103,7 @@ class Turns:
         self._call_waiting()
 
     def _call_waiting(self) -> None:
-        while self._waiting and (self._closed or self._called < self._in_flight.room):
+        while self._waiting and (self._closed or self._called < self.room):
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)

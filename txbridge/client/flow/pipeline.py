@@ -248,7 +248,7 @@ class Pipeline:
 
     def _start_job(self) -> None:
         try:
-            job = self._executor.submit(self._run)
+            job = self._executor.submit(self._run_ready)
         except BaseException as error:  # an executor of the user's may refuse as it likes
             self._note_refusal(error)
             if may_be_a_signal(error):
@@ -261,7 +261,7 @@ class Pipeline:
             # The user has shut down the executor.
             self._note_refusal(None)
 
-    def _run(self) -> None:
+    def _run_ready(self) -> None:
         with calling(self):
             while not self._closed:
                 try:
@@ -313,7 +313,8 @@ class Pipeline:
                 sends.attempts.give_up(attempt.transaction_id)
             else:
                 try:
-                    prepared = sends.require_stored(attempt.transaction_id, prepared)
+                    if isinstance(prepared, PrepareError):
+                        prepared = sends.require_stored(attempt.transaction_id, prepared)
                     result = sends.run_local_transaction(attempt.run, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)

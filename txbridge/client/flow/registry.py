@@ -17,6 +17,8 @@ from txbridge.deadline import Deadline
 MAX_GIVEN_UP = 100_000
 #: Interval (s) at which close() looks for running attempts. Nobody notices it, and 200 looks a second cost nothing.
 _LOOK_S = 0.005
+#: A lock that nobody holds.
+_OVER = threading.Lock()
 
 #: Number of ids that are made at once, because asking the system for random bits takes longer than all the rest.
 _IDS = 256
@@ -43,16 +45,16 @@ class TransactionIds:
 class Attempts:
     """Attempts that run, and attempts that were given up; thread-safe.
 
-    An attempt runs while a lock of its own is held. A caller that a signal interrupts releases the lock without a step
-    of ours that a signal could interrupt, too. The steps of every attempt need no common lock.
+    The attempt of a caller that waits for it runs while a lock of its own is held. If a signal interrupts the caller,
+    it releases the lock without a step of ours that a signal could interrupt, too. Others run until `finish_attempt`.
+    The steps of every attempt need no common lock.
     """
 
     def __init__(self, max_given_up: int = MAX_GIVEN_UP) -> None:
         self._max_given_up = max_given_up
         self._lock = threading.Lock()
-        self._running: dict[str, threading.Lock] = {}
-        #: Locks that `finish_attempt` releases.
-        self._held: dict[str, threading.Lock] = {}
+        #: By transaction id, with the lock of a caller that waits.
+        self._running: dict[str, threading.Lock | None] = {}
         #: Those that have a half message and no decision.
         self._stored: set[str] = set()
         self._given_up: OrderedDict[str, None] = OrderedDict()
@@ -77,10 +79,6 @@ class Attempts:
 
         Raises UsageError after close.
         """
-        if running is None:
-            running = threading.Lock()
-            self._held[transaction_id] = running
-            running.acquire()
         self._running[transaction_id] = running
         # Only now, because close() first closes and then looks for running attempts. So one of the two sees the other.
         if self._closed:
@@ -98,23 +96,20 @@ class Attempts:
         """End an attempt in this process. It is decided, given up, or never begun."""
         self._running.pop(transaction_id, None)
         self._stored.discard(transaction_id)
-        held = self._held.pop(transaction_id, None)
-        if held is not None and held.locked():
-            held.release()
 
     def verdict_of(self, transaction_id: str) -> Decision | None:
         """Return the answer to a check that needs no application. None: ask the application."""
         with self._lock:
             if transaction_id in self._given_up:
                 return Decision.ROLLBACK
-        running = self._running.get(transaction_id)
-        return Decision.UNKNOWN if running is not None and running.locked() else None
+        running = self._running.get(transaction_id, _OVER)
+        return Decision.UNKNOWN if running is None or running.locked() else None
 
     def close(self, timeout: float | None = None) -> int:
         """Allow no more attempts, and wait up to `timeout` seconds (None: no limit). Returns how many still run."""
         self._closed = True
         deadline = Deadline(timeout)
-        while left := sum(running.locked() for running in tuple(self._running.values())):
+        while left := sum(running is None or running.locked() for running in tuple(self._running.values())):
             if deadline.is_over:
                 return left
             # A poll, because a notification would cost every attempt something, and close() has the time.

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self, cast
 from confluent_kafka import Message
 
 from txbridge.client.checks.calls import CheckCalls, CheckRequest, parse_check
-from txbridge.client.in_process import BRIDGES
+from txbridge.client.flow.lifetime import BRIDGES
 from txbridge.client.listener import TransactionListener
 from txbridge.client.options import ClientOptions
 from txbridge.client.producer import TransactionProducer
@@ -24,8 +24,8 @@ from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.testing.fates import FATES, HasCoordinates
+from txbridge.testing.memory.broker import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
 from txbridge.testing.memory.client import MemoryClient
-from txbridge.testing.memory.partition import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
 
 _numbers = itertools.count(1)
 #: A client, and a check that it has to answer.
@@ -87,8 +87,7 @@ class MemoryBridge:
 
     def create_topic(self, topic: str, partitions: int = 1) -> str:
         """Create a real topic, and return its name. Every other one exists, too, with any number of partitions."""
-        with self._broker.lock:
-            self._broker.partition.topics.partitions[topic] = partitions
+        self._broker.topics.partitions[topic] = partitions
         return topic
 
     def read_visible(self, topic: str) -> list[Message]:
@@ -96,8 +95,7 @@ class MemoryBridge:
 
         A message is in the partition that it names, otherwise in 0.
         """
-        with self._broker.lock:
-            return self._broker.partition.read_topic(topic)
+        return self._broker.read_topic(topic)
 
     #: The same, by the name that reads well in an assertion.
     delivered = read_visible
@@ -115,8 +113,7 @@ class MemoryBridge:
     def read_fate(self, transaction: HasCoordinates) -> TransactionState:
         """The current state of a transaction, named by the result of a send or by the MessageExt of a listener."""
         partition, offset = transaction.half_partition, transaction.half_offset
-        with self._broker.lock:
-            state = self._broker.partition.state_of(offset) if partition == PARTITION else None
+        state = self._broker.state_of(offset) if partition == PARTITION else None
         assert state is not None, f"there is no half message at {partition}:{offset}"
         return state
 
@@ -134,8 +131,7 @@ class MemoryBridge:
 
     def list_pending(self) -> list[HalfEntry]:
         """All transactions that are undecided, oldest first, with the number of `checks` that were sent for each."""
-        with self._broker.lock:
-            return self._broker.partition.list_pending()
+        return self._broker.list_pending()
 
     def advance(self, seconds: float) -> None:
         """Let this time pass. Whatever becomes due happens at its time: deliveries, checks, discards.
@@ -161,8 +157,7 @@ class MemoryBridge:
         until = self.now + math.ceil(seconds * 1000)
         yield from self._run_turns()
         while self.now < until:
-            with self._broker.lock:
-                self._broker.now = self._broker.partition.next_event(self.now, until)
+            self._broker.move_clock(until)
             yield from self._run_turns()
 
     def each_next_check(self) -> Iterator[_Check]:
@@ -177,9 +172,7 @@ class MemoryBridge:
         )
 
     def _run_turns(self) -> Iterator[_Check]:
-        with self._broker.lock:
-            checks = self._broker.partition.run_turns(self.now, self._is_alive) if self._broker.is_running else []
-        for record in checks:
+        for record in self._broker.run_turns(self._is_alive) if self._broker.is_running else ():
             asked = next((one for one in self._live_clients() if Names().check(one.group) == record.topic()), None)
             # None: the listener has closed its producer, or has stopped Kafka, at an earlier check.
             if asked is not None:

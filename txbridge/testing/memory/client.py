@@ -29,7 +29,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.kafka.topic_lookup import TopicRules
-from txbridge.testing.memory.partition import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
+from txbridge.testing.memory.broker import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
 from txbridge.topics.spec import DEFAULT_MESSAGE, HALF_RETENTION_MS
 
 #: A time-out (s) that nothing here waits for.
