@@ -16,7 +16,7 @@ from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, closed, started_before_a_fork
-from txbridge.client.flow.back_pressure import PAUSE_S, Turns
+from txbridge.client.flow.attempts import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.listener import (

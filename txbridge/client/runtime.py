@@ -37,11 +37,9 @@ from txbridge.deadline import Deadline
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.unreachable import unreachable
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
-
-#: Asks the application. The second argument takes the answer from any thread, or None if nobody could be asked.
-Ask = Callable[[CheckRequest, Callable[[ListenerOutcome | None], None]], None]
 
 #: Longest wait (s) for the consumer of checks to leave its group. It takes milliseconds, unless Kafka is away. Then the
 #: group removes the member after the session time-out, and close() does not wait for that.
@@ -60,7 +58,7 @@ class Runtime:
         options: ClientOptions,
         layout: Layout,
         connection: KafkaConnection,
-        ask: Ask,
+        calls: CheckCalls,
         make_check_topic: Callable[[], None],
     ) -> None:
         names, group, settings = options.names, options.group, options.settings
@@ -74,9 +72,10 @@ class Runtime:
         limits = MessageLimits.of_layout(layout, int(options.timer_max_delay * 1000))
         # Seconds. In librdkafka 0 means no time-out.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
-        self._ask = ask
+        self._calls = calls
         self._connection = connection
-        self._shortage = Shortage(settings, names.half)
+        requests = ControllerRequests(lambda: create_admin(settings, AdminClient))
+        self._shortage = Shortage(requests, names.half)
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
@@ -104,10 +103,10 @@ class Runtime:
             self._halves,
             self._ends,
             self._watch,
-            RealTopics(settings),
+            RealTopics(requests),
             lambda: self.is_connected,
         )
-        self.cancellation = Cancellation(settings, connection, names, group, layout.partitions, self._ends)
+        self.cancellation = Cancellation(options, connection, layout.partitions, self._ends)
         self._checks = CheckConsumer(
             check_config,
             connection,
@@ -187,7 +186,7 @@ class Runtime:
 
         known = self.sends.known_outcome(request.message)
         if known is None:
-            self._ask(request, answer)
+            self._calls.ask_application(request, answer)
         else:
             answer(known)
 
@@ -209,7 +208,7 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
         # With a client of its own: one that is kept would cost threads and connections in every process.
         ensure_check_topic(connect(), options.names, options.group, layout)
 
-    runtime = Runtime(options, layout, connection, checks.ask_application, make_check_topic)
+    runtime = Runtime(options, layout, connection, checks, make_check_topic)
     try:
         runtime.start()
         if is_unwanted():

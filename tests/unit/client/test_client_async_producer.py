@@ -22,7 +22,7 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client.checks.calls import CheckRequest
-from txbridge.client.flow.back_pressure import Turns
+from txbridge.client.flow.attempts import Turns
 from txbridge.core.decision_record import Decision
 from txbridge.errors import KafkaUnreachableError
 

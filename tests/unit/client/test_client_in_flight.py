@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from txbridge.client.flow.back_pressure import InFlight, Turns
+from txbridge.client.flow.attempts import InFlight, Turns
 
 
 def test_full_from_the_limit_down_to_its_half():

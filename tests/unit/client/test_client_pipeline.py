@@ -11,7 +11,7 @@ import pytest
 from tests.support.client_fakes import FakeRuntime
 from tests.support.listeners import COMMIT, Answers
 from txbridge import Message, PrepareError, TransactionProducer, UsageError
-from txbridge.client.flow.back_pressure import InFlight
+from txbridge.client.flow.attempts import InFlight
 
 MESSAGE = Message("t", b"v")
 

@@ -15,7 +15,7 @@ from txbridge.client.base import process
 from txbridge.client.base.contained import ContainedFuture, calling, is_called_by, may_be_a_signal
 from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed
-from txbridge.client.flow.back_pressure import InFlight
+from txbridge.client.flow.attempts import InFlight
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared

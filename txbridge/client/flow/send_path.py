@@ -17,10 +17,9 @@ from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import PrepareError, started_before_a_fork
-from txbridge.client.flow.back_pressure import PAUSE_S
-from txbridge.client.flow.registry import Attempts, TransactionIds
+from txbridge.client.flow.attempts import PAUSE_S, Attempts
 from txbridge.client.listener import ListenerOutcome, LocalTransaction, TransactionListener, execute, execution_failed
-from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
+from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits, new_transaction_id
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
@@ -99,7 +98,6 @@ class SendPath:
         if self._forwarding is not None:
             self._forwarding.connect(options.group, self.send_commit_again)
         self._is_connected = is_connected
-        self._ids = TransactionIds()
         #: Identity of the listener's barrier table, for every half message; None while the listener states none.
         self._barrier_id: str | None = None
         self._process = process.generation()
@@ -115,7 +113,7 @@ class SendPath:
         """Return the id of a new transaction. Raises UsageError if this client cannot send the message."""
         self.require_this_process()
         check_limits(message, self.limits)
-        return self._ids.new_id()
+        return new_transaction_id()
 
     def ask_barrier(self, listener: TransactionListener) -> None:
         """Ask the listener for the barrier table that half messages name. The first time it may read its database.

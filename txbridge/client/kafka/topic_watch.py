@@ -122,8 +122,8 @@ class RealTopics:
     Thread-safe: at worst some threads ask the same.
     """
 
-    def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
-        self._requests = ControllerRequests(lambda: create_admin(settings, factory))
+    def __init__(self, requests: ControllerRequests) -> None:
+        self._requests = requests
         self._known: dict[str, tuple[float, TopicRules]] = {}
 
     def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
@@ -173,11 +173,9 @@ def require_time_taken(message: Message, rules: TopicRules, now: int) -> None:
 class Shortage:
     """Looks at a topic in a thread of its own, when acknowledgements are late; thread-safe."""
 
-    def __init__(
-        self, settings: Mapping[str, Any], topic: str, factory: Callable[[dict[str, Any]], Any] = AdminClient
-    ) -> None:
+    def __init__(self, requests: ControllerRequests, topic: str) -> None:
         self._topic = topic
-        self._requests = ControllerRequests(lambda: create_admin(settings, factory))
+        self._requests = requests
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = 0.0

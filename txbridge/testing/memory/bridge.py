@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import math
 from collections.abc import Collection, Iterator
@@ -190,7 +189,7 @@ class MemoryBridge:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
-        if any(client.is_on(loop) for client in self._clients):
+        if any(client.loop is loop for client in self._clients):
             raise UsageError(f"{name}() would block the event loop that answers checks: await bridge.aio.{name}()")
 
     def lose_decision(self) -> None:
@@ -253,21 +252,14 @@ class MemoryHelpers:
 def _answer_checks(checks: Iterator[_Check]) -> None:
     errors: list[Exception] = []
     for client, request in checks:
-        outcome = client.ask_listener(request)
-        if inspect.iscoroutine(outcome):
-            outcome = client.run_on_its_loop(outcome).result()
-        errors += client.answer_check(request, outcome)
+        errors += client.answer_check(request, client.start_check(request).result())
     _raise_all(errors)
 
 
 async def _answer_checks_on_loop(checks: Iterator[_Check]) -> None:
     errors: list[Exception] = []
     for client, request in checks:
-        outcome = client.ask_listener(request)
-        if inspect.iscoroutine(outcome):
-            is_here = client.is_on(asyncio.get_running_loop())
-            outcome = await (outcome if is_here else asyncio.wrap_future(client.run_on_its_loop(outcome)))
-        errors += client.answer_check(request, outcome)
+        errors += client.answer_check(request, await asyncio.wrap_future(client.start_check(request)))
     _raise_all(errors)
 
 

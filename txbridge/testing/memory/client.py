@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -184,23 +184,23 @@ class MemoryClient:
             self.has_crashed = True
             raise ClientCrashError(f"the process of this producer dies here: {point.value} (MemoryBridge.crash_at)")
 
-    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether its listener is called on this event loop."""
-        return isinstance(self._checks, LoopChecks) and self._checks.loop is loop
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which its listener is called. None: in the thread that asks."""
+        return self._checks.loop if isinstance(self._checks, LoopChecks) else None
 
-    def run_on_its_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a coroutine of `ask_listener` on the listener's loop, which is that of another thread."""
-        loop = cast(LoopChecks, self._checks).loop
-        if not loop.is_running():
-            coroutine.close()
-            raise UsageError(
-                f"the event loop of the producer of group {self.group} does not run: await bridge.aio on it"
-            )
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
-
-    def ask_listener(self, request: CheckRequest) -> Any:
-        """Return the outcome of a transaction that is checked, or a coroutine for its loop."""
-        return self.sends.known_outcome(request.message) or self._checks.call_listener(request.message)
+    def start_check(self, request: CheckRequest) -> Future[ListenerOutcome | None]:
+        """Ask for the outcome of a transaction. Raises UsageError if the loop that has to answer does not run."""
+        known = self.sends.known_outcome(request.message)
+        if known is None and self.loop is not None:
+            if not self.loop.is_running():
+                raise UsageError(
+                    f"the event loop of the producer of group {self.group} does not run: await bridge.aio on it"
+                )
+            return self._checks.start_call(request.message)
+        answer: Future[ListenerOutcome | None] = Future()
+        answer.set_result(known or self._checks.call_listener(request.message))
+        return answer
 
     def answer_check(self, request: CheckRequest, outcome: ListenerOutcome | None) -> list[Exception]:
         """Send the answer to a check. Returns what the listener has raised."""
