@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
 from txbridge.client.base.contained import calling, is_called_by
@@ -28,14 +28,7 @@ from txbridge.client.listener import (
     call_function,
 )
 from txbridge.client.message import Message, MessageExt, check_message, require_time
-from txbridge.client.options import (
-    DEFAULT_CHECK_REQUEST_HOLD_MAX,
-    DEFAULT_COMMIT_INTERVAL_S,
-    DEFAULT_START_TIMEOUT_S,
-    DEFAULT_TIMER_MAX_DELAY_S,
-    ClientOptions,
-    require_positive,
-)
+from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import AsyncTransactionSendResult, CancelResult
 from txbridge.client.several_messages import together
@@ -44,7 +37,6 @@ from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.flow.send_path import SendPath
-    from txbridge.client.metrics import ClientMetrics
     from txbridge.client.runtime import Runtime
 
 _T = TypeVar("_T")
@@ -87,32 +79,15 @@ class AsyncTransactionProducer(Generic[G]):
         listener: AsyncTransactionListener[G] | TransactionListener[G],
         settings: Mapping[str, Any],
         *,
-        namespace: str = "",
         check_concurrency: int = 1,
-        check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
-        start_timeout: float = DEFAULT_START_TIMEOUT_S,
-        start_without_kafka: bool = False,
-        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
-        commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
-        metrics: ClientMetrics | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         if not isinstance(listener, AsyncTransactionListener | TransactionListener):
             raise UsageError(
                 f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
             )
         require_positive(check_concurrency=check_concurrency)
-        self._options = ClientOptions(
-            group,
-            settings,
-            namespace,
-            start_timeout,
-            check_request_hold_max,
-            metrics,
-            timer_max_delay,
-            commit_interval,
-            listener.forwarding,
-            start_without_kafka,
-        )
+        self._options = ClientOptions(group, settings, forwarding=listener.forwarding, **options)
         self._listener = listener
         self._checks = LoopChecks(listener, self, check_concurrency)
         # Pools start their threads when they are used, so these cost nothing yet.
