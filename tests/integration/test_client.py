@@ -23,7 +23,7 @@ from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
 from tests.support.own_threads import names_of_ours
 from txbridge import EndTransactionError, LayoutError, Message, PrepareError, SendStatus, UsageError
 from txbridge.client.checks import consumer
-from txbridge.client.flow.registry import TransactionIds
+from txbridge.client.flow import send_path
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import admin
@@ -509,7 +509,7 @@ def own_bridge(own_kafka, request):
 @of_the_connection
 def test_unacknowledged_half_message_runs_no_local_transaction(producer_on, request, monkeypatch, caplog):
     ids = iter([f"{number:032X}" for number in range(1, 1_000)])
-    monkeypatch.setattr(TransactionIds, "new_id", lambda _: next(ids))
+    monkeypatch.setattr(send_path, "new_transaction_id", lambda: next(ids))
     listener = Answers()
     # The controller must not declare the broker dead while it is paused.
     with (

@@ -9,12 +9,13 @@ from collections import deque
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import PrepareError, UsageError
-from txbridge.client import runtime, start
+from txbridge.client import runtime
 from txbridge.client.checks import consumer
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
+from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.names import Names
 from txbridge.topics.verify import Layout
@@ -119,7 +120,9 @@ class FakeRuntime:
         self.after_reports = None
         self._condition = threading.Condition()
         limits = MessageLimits(LAYOUT.max_message_size, 604_800)
-        self.sends = SendPath(limits, 0.1, self, self, self, TopicWatch(Names(), LAYOUT.partitions), None, ())
+        options = ClientOptions("orders", {"bootstrap.servers": "127.0.0.1:1"}, "", 1.0, 1)
+        self.sends = SendPath(options, limits, 0.1, self, self, TopicWatch(Names(), LAYOUT.partitions), None)
+        self.sends.attempts = self
 
     # As Runtime.
 
@@ -275,9 +278,9 @@ class WorkingKafka:
 def working_kafka(monkeypatch):
     """Give producers a Kafka that acknowledges everything at once."""
     kafka = WorkingKafka()
-    monkeypatch.setattr(start, "AdminClient", FakeAdmin)
-    monkeypatch.setattr(start, "check_layout", lambda *_, **__: LAYOUT)
-    monkeypatch.setattr(start, "ensure_check_topic", lambda *_, **__: None)
+    monkeypatch.setattr(runtime, "AdminClient", FakeAdmin)
+    monkeypatch.setattr(runtime, "check_layout", lambda *_, **__: LAYOUT)
+    monkeypatch.setattr(runtime, "ensure_check_topic", lambda *_, **__: None)
     monkeypatch.setattr(runtime, "Wire", kafka.wire)
     monkeypatch.setattr(runtime, "find_missing", lambda *_: [])
     monkeypatch.setattr(consumer, "Consumer", kafka.consumer)

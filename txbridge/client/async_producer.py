@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
 from txbridge.client.base.contained import calling, is_called_by
@@ -16,7 +16,7 @@ from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, closed, started_before_a_fork
-from txbridge.client.flow.back_pressure import PAUSE_S, Turns
+from txbridge.client.flow.attempts import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.listener import (
@@ -26,17 +26,9 @@ from txbridge.client.listener import (
     TransactionListener,
     bind_execute,
     call_function,
-    execution_failed,
 )
 from txbridge.client.message import Message, MessageExt, check_message, require_time
-from txbridge.client.options import (
-    DEFAULT_CHECK_REQUEST_HOLD_MAX,
-    DEFAULT_COMMIT_INTERVAL_S,
-    DEFAULT_START_TIMEOUT_S,
-    DEFAULT_TIMER_MAX_DELAY_S,
-    ClientOptions,
-    require_positive,
-)
+from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import AsyncTransactionSendResult, CancelResult
 from txbridge.client.several_messages import together
@@ -45,7 +37,6 @@ from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
     from txbridge.client.flow.send_path import SendPath
-    from txbridge.client.metrics import ClientMetrics
     from txbridge.client.runtime import Runtime
 
 _T = TypeVar("_T")
@@ -88,32 +79,15 @@ class AsyncTransactionProducer(Generic[G]):
         listener: AsyncTransactionListener[G] | TransactionListener[G],
         settings: Mapping[str, Any],
         *,
-        namespace: str = "",
         check_concurrency: int = 1,
-        check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
-        start_timeout: float = DEFAULT_START_TIMEOUT_S,
-        start_without_kafka: bool = False,
-        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
-        commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
-        metrics: ClientMetrics | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         if not isinstance(listener, AsyncTransactionListener | TransactionListener):
             raise UsageError(
                 f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
             )
         require_positive(check_concurrency=check_concurrency)
-        self._options = ClientOptions(
-            group,
-            settings,
-            namespace,
-            start_timeout,
-            check_request_hold_max,
-            metrics,
-            timer_max_delay,
-            commit_interval,
-            listener.forwarding,
-            start_without_kafka,
-        )
+        self._options = ClientOptions(group, settings, forwarding=listener.forwarding, **options)
         self._listener = listener
         self._checks = LoopChecks(listener, self, check_concurrency)
         # Pools start their threads when they are used, so these cost nothing yet.
@@ -204,7 +178,7 @@ class AsyncTransactionProducer(Generic[G]):
             given = prepared.for_listener(message)
             try:
                 with calling(self):
-                    outcome = await call_function(run, given, arg, failed=execution_failed, left_running=left.append)
+                    outcome = await call_function(run, given, arg, left_running=left.append)
             except BaseException as error:
                 sends.send_interrupted(prepared, given, error)
                 raise
@@ -230,7 +204,7 @@ class AsyncTransactionProducer(Generic[G]):
         self._life.refuse_send(is_stored=run is not _commit and self._listener.forwarding is not None)
         prepared = Prepared.without_half()
         with calling(self):
-            outcome = await call_function(run, prepared.for_listener(message), arg, failed=execution_failed)
+            outcome = await call_function(run, prepared.for_listener(message), arg)
         return AsyncTransactionSendResult.of_decision(
             prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over
         )

@@ -6,7 +6,6 @@ import logging
 import math
 import secrets
 import threading
-import time
 from collections import OrderedDict
 from typing import Any
 
@@ -33,10 +32,6 @@ BARRIER_ROW = "barrier"
 PURGED_ROW = "purged"
 #: `created_at` of these two rows (ms): no purge reaches them.
 NEVER_PURGED = 2**63 - 1
-#: Seconds between two log lines about the same foreign table. Every check of its messages meets it.
-_REPORT_EVERY_S = 60.0
-#: Most foreign tables that are remembered for that. Few are confused, but anyone may write names into a check topic.
-_MOST_FOREIGN = 100
 #: Most failed local transactions that are remembered. One that is forgotten is rolled back after `patience`.
 _MOST_FAILED = 10_000
 
@@ -103,7 +98,6 @@ class Barrier:
         self.id: str | None = None
         self._patience = patience
         self._failed: OrderedDict[str, None] = OrderedDict()
-        self._next_reports: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def note_failed(self, transaction_id: str) -> None:
@@ -126,7 +120,17 @@ class Barrier:
             return LocalTransactionState.COMMIT_MESSAGE
         if message.barrier_id is not None and message.barrier_id != barrier_id:
             # The row may be in the other table. A rollback would lose the message of a committed transaction.
-            self._report_foreign(message, message.barrier_id, barrier_id)
+            report(
+                logging.ERROR,
+                "check_for_another_database",
+                once_for=message.barrier_id,
+                **message.log_fields,
+                barrier_of_message=message.barrier_id,
+                barrier_here=barrier_id or "none",
+                next="answered unknown; the worker asks again, and may ask another process",
+                hint="this process has another table txbridge_transactions than the sender: give all processes of the "
+                "producer group the same database, or each service a group of its own",
+            )
             return LocalTransactionState.UNKNOWN
         if state is not None:
             return ANSWERS[state]
@@ -136,54 +140,3 @@ class Barrier:
             report(logging.DEBUG, "check_waits_for_a_row", **message.log_fields, age_s=age, patience_s=self._patience)
             return LocalTransactionState.UNKNOWN
         return None
-
-    def _report_foreign(self, message: MessageExt, its: str, ours: str | None) -> None:
-        now = time.monotonic()
-        with self._lock:
-            if now < self._next_reports.get(its, 0.0):
-                return
-            if len(self._next_reports) >= _MOST_FOREIGN:
-                self._next_reports.clear()
-            self._next_reports[its] = now + _REPORT_EVERY_S
-        report(
-            logging.ERROR,
-            "check_for_another_database",
-            **message.log_fields,
-            barrier_of_message=its,
-            barrier_here=ours or "none",
-            next="answered unknown; the worker asks again, and may ask another process",
-            hint="this process has another table txbridge_transactions than the sender: give all processes of the "
-            "producer group the same database, or each service a group of its own",
-        )
-
-
-def report_purged(message: MessageExt) -> None:
-    """Log a check that is answered with unknown because a purge may have deleted its row."""
-    report(
-        logging.ERROR,
-        "check_after_purge",
-        **message.log_fields,
-        next="answered unknown; it stays undecided",
-        hint="a purge of txbridge_transactions has deleted rows of messages as old as this one: look for the data of "
-        "the transaction, and decide by hand (txbridge resolve)",
-    )
-
-
-def report_check_was_first(message: MessageExt) -> None:
-    """Log a local transaction that came too late: a check has rolled it back."""
-    report(
-        logging.WARNING,
-        "check_was_first",
-        **message.log_fields,
-        next="rolled back, without effect; the sender may send it again",
-    )
-
-
-def report_lost(message: MessageExt, reason: Exception) -> None:
-    """Log a transaction that was rolled back although its function has not asked for it."""
-    report(logging.WARNING, "sql_transaction_was_rolled_back", **message.log_fields, hint=str(reason))
-
-
-def report_busy(message: MessageExt) -> None:
-    """Log that a check met the lock of its local transaction, and is answered with unknown."""
-    report(logging.INFO, "sql_transaction_still_runs", **message.log_fields)

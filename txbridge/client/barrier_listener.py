@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
 from txbridge.client.answers import Committed, G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
-from txbridge.client.barrier import (
-    ANSWERS,
-    BARRIER_ROW,
-    COMMITTED,
-    ROLLED_BACK,
-    Barrier,
-    PurgedError,
-    is_busy,
-    report_busy,
-    report_check_was_first,
-    report_lost,
-    report_purged,
-)
+from txbridge.client.barrier import ANSWERS, BARRIER_ROW, COMMITTED, ROLLED_BACK, Barrier, PurgedError, is_busy
+from txbridge.client.base.log import report
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
@@ -107,13 +97,18 @@ class BarrierListener(TransactionListener[G]):
         except RowDecidesError:
             # A check was faster, or the application has called this method twice with one message.
             if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
-                report_check_was_first(message)
+                report(
+                    logging.WARNING,
+                    "check_was_first",
+                    **message.log_fields,
+                    next="rolled back, without effect; the sender may send it again",
+                )
                 raise RolledBackByCheck(_CHECK_WAS_FIRST) from None
         except BaseException as error:
             self._barrier.note_failed(message.transaction_id)
             if not self._is_committed(message, error):
                 if isinstance(error, LostTransactionError) and course.stage is Stage.ROLLED_BACK:
-                    report_lost(message, error)
+                    report(logging.WARNING, "sql_transaction_was_rolled_back", **message.log_fields, hint=str(error))
                 raise
             # It was too late to roll back: the function has sent COMMIT as text, or a statement that commits.
             if isinstance(error, LostTransactionError):
@@ -168,7 +163,7 @@ class BarrierListener(TransactionListener[G]):
             # Both libraries raise errors of their own from the driver's.
             if not is_busy(error.__cause__):
                 raise
-            report_busy(message)
+            report(logging.INFO, "sql_transaction_still_runs", **message.log_fields)
             return LocalTransactionState.UNKNOWN
 
     def _verify_once(self) -> None:
@@ -180,7 +175,14 @@ class BarrierListener(TransactionListener[G]):
         try:
             return ANSWERS[self._state_or_new(message.transaction_id, ROLLED_BACK, message.born_timestamp)]
         except PurgedError:
-            report_purged(message)
+            report(
+                logging.ERROR,
+                "check_after_purge",
+                **message.log_fields,
+                next="answered unknown; it stays undecided",
+                hint="a purge of txbridge_transactions has deleted rows of messages as old as this one: look for the "
+                "data of the transaction, and decide by hand (txbridge resolve)",
+            )
             return LocalTransactionState.UNKNOWN
 
     def _state_or_new(self, row_id: str, new: str, born: int | None) -> str:

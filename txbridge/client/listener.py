@@ -9,7 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from txbridge.client.answers import (
     A,
@@ -123,42 +123,15 @@ UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOWN)
 _OUTCOMES: dict[object, ListenerOutcome] = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
 
 
-class _Binding(Protocol):
-    """What both kinds of listener have."""
-
-    needs_function: bool
-
-    @property
-    def execute_local_transaction(self) -> LocalTransaction: ...
-
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction: ...
-
-
-def bind_execute(listener: _Binding, execute: Callable[..., Any] | None) -> LocalTransaction:
+def bind_execute(
+    listener: TransactionListener[G] | AsyncTransactionListener[G], execute: Callable[..., Any] | None
+) -> LocalTransaction:
     """Return the local transaction of a send, by default the listener's own. Raises UsageError if it has none."""
     if execute is not None:
         return listener.bind_function(execute)
     if listener.needs_function:
         raise UsageError("the listener has no function: give the send one, as in execute=place_order")
     return listener.execute_local_transaction
-
-
-def execute(run: LocalTransaction, message: MessageExt, arg: Any) -> ListenerOutcome:
-    """Run the local transaction. Raises only errors that are no Exception: KeyboardInterrupt, SystemExit."""
-    try:
-        returned = run(message, arg)
-    except Exception as error:  # noqa: BLE001  whatever the application raises is an outcome
-        return execution_failed(message, error)
-    return judged(returned, message, run)
-
-
-def check(listener: TransactionListener, message: MessageExt) -> ListenerOutcome:
-    """Ask the listener for the outcome of the local transaction. Raises no Exception."""
-    try:
-        returned = listener.check_local_transaction(message)
-    except Exception as error:  # noqa: BLE001  as above
-        return check_failed(message, error)
-    return judged(returned, message, listener.check_local_transaction)
 
 
 def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
@@ -180,6 +153,20 @@ def check_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
         return _refused(error)
     report(logging.WARNING, "check_local_transaction_raised", exception=error, **message.log_fields)
     return _failed("checkLocalTransactionState Exception: ", error)
+
+
+def execute(
+    run: Callable[..., Any],
+    message: MessageExt,
+    *more: Any,
+    failed: Callable[[MessageExt, BaseException], ListenerOutcome] = execution_failed,
+) -> ListenerOutcome:
+    """Call a function of the application. Raises only errors that are no Exception: KeyboardInterrupt, SystemExit."""
+    try:
+        returned = run(message, *more)
+    except Exception as error:  # noqa: BLE001  whatever the application raises is an outcome
+        return failed(message, error)
+    return judged(returned, message, run)
 
 
 def judged(returned: object, message: MessageExt, function: Callable[..., Any]) -> ListenerOutcome:
@@ -268,10 +255,10 @@ async def call_function(
     run: Callable[..., Any],
     message: MessageExt,
     *more: Any,
-    failed: Callable[[MessageExt, BaseException], ListenerOutcome],
+    failed: Callable[[MessageExt, BaseException], ListenerOutcome] = execution_failed,
     left_running: LeftRunning = lambda _: None,
 ) -> ListenerOutcome:
-    """Call a function of the application. Raises only errors that are no Exception: CancelledError, SystemExit."""
+    """Do as `execute`, without blocking the loop. Raises also CancelledError."""
     try:
         if is_coroutine_function(run):
             returned = await run(message, *more)

@@ -27,10 +27,8 @@ def serialized(value: Any, serializer: Callable[[Any, Any], Any], topic: str, he
 
 def body_of(value: Any) -> bytes | None:
     """The bytes of a value that has no serializer, or that comes from one."""
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return _encoded(value, "value")
+    if value is None or isinstance(value, bytes | str):
+        return data_of(value, "value")
     if hasattr(value, "model_dump_json"):
         return _encoded(value.model_dump_json(), "value")
     raise UsageError(

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Report
 from txbridge.client.prepare.prepared import Prepared
@@ -108,24 +106,17 @@ class GroupMetrics:
 
         return message, report
 
-    def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
-        """Measure a local transaction that is over, with its END on the way."""
-        since = self._prepared.pop(prepared.transaction_id, None)
+    def watch_end(self, _partition: int, source: Source, end: Ticket, _checked: object) -> None:
+        """Measure a decision whose END is on the way, and the local transaction that is over with it."""
+        since = self._prepared.pop(end.entry.transaction_id, None) if source is Source.CLIENT else None
         if since is not None:
             self._local_seconds.observe(time.monotonic() - since)
-        self._count_decision(outcome, Source.CLIENT, end)
-
-    def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:  # noqa: ARG002
-        """Measure the answer to a check."""
-        self._count_decision(outcome, Source.CHECK, end)
+        self._decisions.labels(self._group, end.entry.decision.name.lower(), source.value).inc()
+        end.as_future().add_done_callback(self._count_end)
 
     def forget_attempt(self, transaction_id: str) -> None:
         """Stop measuring an attempt, whatever its outcome."""
         self._prepared.pop(transaction_id, None)
-
-    def _count_decision(self, outcome: ListenerOutcome, source: Source, end: Ticket) -> None:
-        self._decisions.labels(self._group, outcome.decision.name.lower(), source.value).inc()
-        end.as_future().add_done_callback(self._count_end)
 
     def _count_end(self, end: Future[None]) -> None:
         (self._acknowledged if end.exception() is None else self._given_up).inc()

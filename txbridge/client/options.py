@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from txbridge.client.message import DEFAULT_TIMER_MAX_DELAY_MS
 from txbridge.core.names import Names, is_group, is_topic
@@ -33,15 +33,27 @@ _LONGEST_COMMIT_INTERVAL_S = 1.0
 _LONGEST_DELAY_S = 1e9
 
 
+class ProducerOptions(TypedDict, total=False):
+    """Options that both producers take, as TransactionProducer describes them."""
+
+    namespace: str
+    check_request_hold_max: int
+    start_timeout: float
+    start_without_kafka: bool
+    timer_max_delay: float
+    commit_interval: float
+    metrics: ClientMetrics | None
+
+
 @dataclass(frozen=True)
 class ClientOptions:
-    """Options of a client, as TransactionProducer describes them. Raises UsageError if they cannot work."""
+    """Options of a client, with its group and settings. Raises UsageError if they cannot work."""
 
     group: str
     settings: Mapping[str, Any] = field(repr=False)
-    namespace: str
-    start_timeout: float
-    check_request_hold_max: int
+    namespace: str = ""
+    start_timeout: float = DEFAULT_START_TIMEOUT_S
+    check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX
     metrics: ClientMetrics | None = None
     #: Seconds.
     timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Self, Unpack
 
 from txbridge.client.answers import A, G, LocalTransactionState, R
 from txbridge.client.base.contained import ContainedFuture, calling, is_called_by
@@ -16,22 +16,12 @@ from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.listener import Function, LocalTransaction, TransactionListener, bind_execute, execute
 from txbridge.client.message import Message, MessageExt, check_message, require_time
-from txbridge.client.options import (
-    DEFAULT_CHECK_REQUEST_HOLD_MAX,
-    DEFAULT_COMMIT_INTERVAL_S,
-    DEFAULT_START_TIMEOUT_S,
-    DEFAULT_TIMER_MAX_DELAY_S,
-    ClientOptions,
-    require_positive,
-)
+from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import CancelResult, TransactionSendResult
 from txbridge.client.several_messages import together
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
-
-if TYPE_CHECKING:
-    from txbridge.client.metrics import ClientMetrics
 
 
 def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
@@ -52,7 +42,6 @@ class TransactionProducer(Generic[G]):
         settings: Properties of librdkafka by its own names; at least `bootstrap.servers`. They apply to every
             connection. `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's
             sendMsgTimeout).
-        namespace: Prefix of the internal topics.
         execute_executor: Runs the local transactions of `submit_message_in_transaction`, instead of the producer's own
             thread pool. `close` does not shut it down.
         execute_thread_pool_max_size: How many of these local transactions may run at once, also in your executor. 1
@@ -60,15 +49,19 @@ class TransactionProducer(Generic[G]):
         check_executor: Runs `check_local_transaction`, instead of the producer's own thread pool. `close` does not shut
             it down.
         check_thread_pool_max_size: Threads of the producer's own pool for checks (RocketMQ's checkThreadPoolMaxSize).
-        check_request_hold_max: How many checks may be unanswered (RocketMQ's checkRequestHoldMax). The others stay in
-            Kafka; RocketMQ drops them.
-        start_timeout: Seconds to wait for Kafka at the start.
-        start_without_kafka: Let a service start while Kafka is away, and connect later (see `start`).
-        timer_max_delay: Longest delay of a message, in seconds. Use the workers' value, because a worker discards
-            messages with a longer delay.
-        commit_interval: Seconds for which decisions are gathered, at most, to leave together. So a commit is visible up
-            to that much later, unless it comes after a quiet time. With 0 it waits only for earlier ones in flight.
-        metrics: Counts the work of this producer. One object may serve several producers.
+
+    Keyword Args:
+        namespace (str): Prefix of the internal topics, by default none.
+        check_request_hold_max (int): How many checks may be unanswered, by default 2,000 (RocketMQ's
+            checkRequestHoldMax). The others stay in Kafka; RocketMQ drops them.
+        start_timeout (float): Seconds to wait for Kafka at the start, by default 30.
+        start_without_kafka (bool): Let a service start while Kafka is away, and connect later (see `start`).
+        timer_max_delay (float): Longest delay of a message, in seconds, by default three days. Use the workers' value,
+            because a worker discards messages with a longer delay.
+        commit_interval (float): Seconds for which decisions are gathered, at most, to leave together, by default 0.025.
+            So a commit is visible up to that much later, unless it comes after a quiet time. With 0 it waits only for
+            earlier ones in flight.
+        metrics (ClientMetrics): Counts the work of this producer. One object may serve several producers.
 
     Raises:
         UsageError: An argument cannot work.
@@ -81,17 +74,11 @@ class TransactionProducer(Generic[G]):
         listener: TransactionListener[G],
         settings: Mapping[str, Any],
         *,
-        namespace: str = "",
         execute_executor: Executor | None = None,
         execute_thread_pool_max_size: int = 1,
         check_executor: Executor | None = None,
         check_thread_pool_max_size: int = 1,
-        check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX,
-        start_timeout: float = DEFAULT_START_TIMEOUT_S,
-        start_without_kafka: bool = False,
-        timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S,
-        commit_interval: float = DEFAULT_COMMIT_INTERVAL_S,
-        metrics: ClientMetrics | None = None,
+        **options: Unpack[ProducerOptions],
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
@@ -102,18 +89,7 @@ class TransactionProducer(Generic[G]):
             check_thread_pool_max_size=check_thread_pool_max_size,
         )
         self._listener = listener
-        self._options = ClientOptions(
-            group,
-            settings,
-            namespace,
-            start_timeout,
-            check_request_hold_max,
-            metrics,
-            timer_max_delay,
-            commit_interval,
-            listener.forwarding,
-            start_without_kafka,
-        )
+        self._options = ClientOptions(group, settings, forwarding=listener.forwarding, **options)
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
         self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)
         self._life = Life(self._options, self._checks)

@@ -1,4 +1,7 @@
-"""A started client of any API: its connections and threads, answers to checks, flush, close."""
+"""A client of any API: its start, its connections and threads, answers to checks, flush, close.
+
+It sends and answers nothing before the topics are verified.
+"""
 
 from __future__ import annotations
 
@@ -11,36 +14,40 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from txbridge.client.answers import LocalTransactionState
+from confluent_kafka.admin import AdminClient
+
+from txbridge.backoff import Backoff
 from txbridge.client.base import process
 from txbridge.client.base.log import report
-from txbridge.client.checks.calls import CheckRequest
+from txbridge.client.checks.calls import CheckCalls, CheckRequest
 from txbridge.client.checks.consumer import CheckConsumer, CheckGroup
 from txbridge.client.decide.decision_sender import DecisionSender
+from txbridge.client.errors import closed
 from txbridge.client.flow.cancellation import Cancellation
-from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
-from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.kafka.connection import KafkaConnection, create_admin
 from txbridge.client.kafka.producer import Wire
-from txbridge.client.kafka.shortage import Shortage
-from txbridge.client.kafka.topic_watch import RealTopics, TopicWatch, find_missing
+from txbridge.client.kafka.topic_watch import RealTopics, Shortage, TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions
 from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.half_writer_pool import HalfWriters
-from txbridge.client.tracing import ClientTracing
-from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.deadline import Deadline
+from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
-from txbridge.topics.verify import Layout
-
-#: Asks the application. The second argument takes the answer from any thread, or None if nobody could be asked.
-Ask = Callable[[CheckRequest, Callable[[ListenerOutcome | None], None]], None]
+from txbridge.kafka.admin import Bounds, UnwantedError
+from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.unreachable import unreachable
+from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
 #: Longest wait (s) for the consumer of checks to leave its group. It takes milliseconds, unless Kafka is away. Then the
 #: group removes the member after the session time-out, and close() does not wait for that.
 _LEAVE_GROUP_S = 3.0
+#: Pauses (s) between attempts to reach Kafka. An attempt itself waits for a connection, so they only slow down attempts
+#: that fail at once (a name that cannot be resolved).
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
 
 
 class Runtime:
@@ -51,7 +58,7 @@ class Runtime:
         options: ClientOptions,
         layout: Layout,
         connection: KafkaConnection,
-        ask: Ask,
+        calls: CheckCalls,
         make_check_topic: Callable[[], None],
     ) -> None:
         names, group, settings = options.names, options.group, options.settings
@@ -65,14 +72,10 @@ class Runtime:
         limits = MessageLimits.of_layout(layout, int(options.timer_max_delay * 1000))
         # Seconds. In librdkafka 0 means no time-out.
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
-        self._ask = ask
+        self._calls = calls
         self._connection = connection
-        #: Number of partitions of HALF.
-        self.half_partitions = layout.partitions
-        tracing = ClientTracing(group)
-        self._watchers = (tracing,) if options.metrics is None else (options.metrics.of_group(group), tracing)
-        self._attempts = Attempts()
-        self._shortage = Shortage(settings, names.half)
+        requests = ControllerRequests(lambda: create_admin(settings, AdminClient))
+        self._shortage = Shortage(requests, names.half)
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
@@ -94,20 +97,16 @@ class Runtime:
             Wire(end_config, connection), connection, names, group, client_id, options.commit_interval
         )
         self.sends = SendPath(
+            options,
             limits,
             prepare_timeout,
-            self._attempts,
             self._halves,
             self._ends,
             self._watch,
-            RealTopics(settings),
-            self._watchers,
-            options.forwarding,
+            RealTopics(requests),
             lambda: self.is_connected,
         )
-        if options.forwarding is not None:
-            options.forwarding.connect(group, self.sends.send_commit_again)
-        self.cancellation = Cancellation(settings, connection, names, group, layout.partitions, self._ends)
+        self.cancellation = Cancellation(options, connection, layout.partitions, self._ends)
         self._checks = CheckConsumer(
             check_config,
             connection,
@@ -128,7 +127,7 @@ class Runtime:
 
     def _warn_at_exit(self, generation: int) -> None:
         """Say what was on its way when a program ended that has not called close()."""
-        running, ends = self._attempts.running, self._ends.unsettled
+        running, ends = self.sends.attempts.running, self._ends.unsettled
         if (running or ends) and generation == process.generation():
             report(
                 logging.WARNING,
@@ -159,7 +158,7 @@ class Runtime:
         """
         deadline = Deadline(timeout)
         self._checks.stop()
-        running = self._attempts.close(deadline.timeout)
+        running = self.sends.attempts.close(deadline.timeout)
         finish_checks(deadline.timeout)
         ends = self._ends.close(deadline.timeout)
         # Meanwhile the thread of the checks ends its wait.
@@ -178,23 +177,75 @@ class Runtime:
 
     def _answer_check(self, request: CheckRequest, settled: Callable[[], None]) -> None:
         """Answer a check, without the application if this process knows the answer."""
-        message = request.message
 
         def answer(outcome: ListenerOutcome | None) -> None:
             if outcome is None:
                 settled()
-                return
-            report(logging.DEBUG, "check_answered", **message.log_fields, state=outcome.state.name)
-            entry = DecisionEntry(
-                message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
-            )
-            end = self._ends.submit_command(message.half_partition, entry, Source.CHECK, request.size)
-            for watcher in self._watchers:
-                watcher.watch_answer(request, outcome, end)
-            end.as_future().add_done_callback(lambda _: settled())
+            else:
+                self.sends.send_answer(request, outcome).as_future().add_done_callback(lambda _: settled())
 
-        verdict = self._attempts.verdict_of(message.transaction_id)
-        if verdict is None:
-            self._ask(request, answer)
+        known = self.sends.known_outcome(request.message)
+        if known is None:
+            self._calls.ask_application(request, answer)
         else:
-            answer(ListenerOutcome(LocalTransactionState(verdict)))
+            answer(known)
+
+
+def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], bool] = lambda: False) -> Runtime:
+    """Verify the topics, create the group's check topic if it is missing, and start to send and to answer.
+
+    Raises LayoutError, EnvironmentProblemError, KafkaUnreachableError after `start_timeout`, and UsageError for
+    settings that librdkafka refuses or if the client `is_unwanted` by then. After an error nothing is left behind.
+    """
+    settings = options.settings
+    connection = KafkaConnection(options.bootstrap_servers, settings.get("error_cb"), settings=settings)
+    connect = partial(create_admin, settings, AdminClient, connection)
+    layout = _layout(options, connect(), connection, is_unwanted)
+    connection.cluster_id = layout.cluster_id
+    connection.note_answer()
+
+    def make_check_topic() -> None:
+        # With a client of its own: one that is kept would cost threads and connections in every process.
+        ensure_check_topic(connect(), options.names, options.group, layout)
+
+    runtime = Runtime(options, layout, connection, checks, make_check_topic)
+    try:
+        runtime.start()
+        if is_unwanted():
+            raise closed()  # noqa: TRY301  what is handled is that it was started
+        report(
+            logging.INFO,
+            "client_started",
+            group=options.group,
+            namespace=options.names.namespace,
+            partitions=layout.partitions,
+            bootstrap_servers=options.bootstrap_servers,
+        )
+    except BaseException:
+        # Also after an interrupt by a signal. A forgotten member of the group would use up checks.
+        runtime.close(0, lambda _: None)
+        raise
+    return runtime
+
+
+def _layout(
+    options: ClientOptions, admin: AdminClient, connection: KafkaConnection, is_unwanted: Callable[[], bool]
+) -> Layout:
+    bounds = Bounds(Deadline(options.start_timeout), is_unwanted)
+    backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    while True:
+        try:
+            layout = check_layout(admin, options.names, client=True, bounds=bounds)
+            ensure_check_topic(admin, options.names, options.group, layout, bounds=bounds)
+        except UnwantedError:
+            raise closed() from None
+        except KafkaUnreachableError as error:
+            admin.poll(0)  # an admin client calls error_cb only in here
+            explained = unreachable("start of the producer", options.settings, connection.cause or error.cause)
+            connection.note_loss(str(explained))
+            # Only when `start_timeout` is over. A single request has less time.
+            if bounds.deadline.left <= backoff.pause:
+                raise explained from None
+        else:
+            return layout
+        bounds.wait_for(backoff.next())

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 
 from txbridge import tracing
 from txbridge.client.base.contained import contained
-from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import PrepareError
-from txbridge.client.listener import ListenerOutcome
-from txbridge.client.message import Message
+from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.half_writer import Report
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several, with_headers
@@ -59,12 +57,8 @@ class ClientTracing:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
 
         parent = tracing.context_of(message.messages[0].headers)
-        span = tracer.start_span(
-            f"prepare {message.topic}",
-            parent,
-            kind=trace.SpanKind.PRODUCER,
-            attributes=self._attributes_of("prepare", message.topic, transaction_id),
-        )
+        transaction = short_id(transaction_id)
+        span = tracing.start_span(tracer, "prepare", message.topic, parent, group=self._group, transaction=transaction)
         context = trace.set_span_in_context(span, parent)
         carried = message
         if span.get_span_context().is_valid:
@@ -81,32 +75,15 @@ class ClientTracing:
 
         return carried, end_span
 
-    def watch_decision(self, prepared: Prepared, outcome: ListenerOutcome, end: Ticket) -> None:
-        """Start the span `decide` of a local transaction that is over, with its END on the way."""
-        known, tracer = self._prepared.get(prepared.transaction_id), tracing.tracer()
-        if known is not None and tracer is not None:
-            context, topic = known
-            where = (prepared.partition, prepared.offset)
-            self._start_decide(tracer, context, topic, prepared.transaction_id, where, outcome, end, Source.CLIENT)
-
-    def watch_answer(self, request: CheckRequest, outcome: ListenerOutcome, end: Ticket) -> None:
-        """Start the span `decide` of an answered check, with its END on the way."""
-        message, tracer = request.message, tracing.tracer()
+    def watch_end(self, partition: int, source: Source, end: Ticket, checked: MessageExt | None) -> None:
+        """Start the span `decide` of a decision whose END is on the way; that of a check names the checked message."""
+        tracer = tracing.tracer()
         if tracer is None:
             return
-        where = (message.half_partition, message.half_offset)
-        context = tracing.context_of(message.headers)
-        self._start_decide(
-            tracer,
-            context,
-            message.topic,
-            message.transaction_id,
-            where,
-            outcome,
-            end,
-            Source.CHECK,
-            message.check_times,
-        )
+        if checked is not None:
+            self._start_decide(tracer, tracing.context_of(checked.headers), checked.topic, partition, source, end)
+        elif (known := self._prepared.get(end.entry.transaction_id)) is not None:
+            self._start_decide(tracer, *known, partition, source, end)
 
     def forget_attempt(self, transaction_id: str) -> None:
         """Forget a transaction that is decided or given up."""
@@ -114,32 +91,16 @@ class ClientTracing:
 
     @_costs_spans
     def _start_decide(
-        self,
-        tracer: Tracer,
-        context: Context | None,
-        topic: str,
-        transaction_id: str,
-        where: tuple[int, int],
-        outcome: ListenerOutcome,
-        end: Ticket,
-        source: Source,
-        check_times: int | None = None,
+        self, tracer: Tracer, context: Context | None, topic: str, partition: int, source: Source, end: Ticket
     ) -> None:
-        from opentelemetry import trace  # noqa: PLC0415
-
-        span = tracer.start_span(
-            f"decide {topic}",
-            context,
-            kind=trace.SpanKind.PRODUCER,
-            attributes={
-                **self._attributes_of("decide", topic, transaction_id),
-                "txbridge.decision": outcome.decision.name.lower(),
-                "txbridge.source": source.value,
-            },
-        )
-        _place(span, *where)
-        if check_times is not None:
-            span.set_attribute("txbridge.check_times", check_times)
+        entry = end.entry
+        transaction = short_id(entry.transaction_id)
+        span = tracing.start_span(tracer, "decide", topic, context, group=self._group, transaction=transaction)
+        span.set_attribute("txbridge.decision", entry.decision.name.lower())
+        span.set_attribute("txbridge.source", source.value)
+        tracing.place_span(span, partition, entry.half_offset)
+        if entry.check_times is not None:
+            span.set_attribute("txbridge.check_times", entry.check_times)
 
         @_costs_spans
         def over(future: Future[None]) -> None:
@@ -149,29 +110,14 @@ class ClientTracing:
 
         end.as_future().add_done_callback(over)
 
-    def _attributes_of(self, operation: str, topic: str, transaction_id: str) -> dict[str, str]:
-        return {
-            **tracing.SYSTEM,
-            "messaging.operation.name": operation,
-            "messaging.operation.type": "send",
-            "messaging.destination.name": topic,
-            "txbridge.group": self._group,
-            # Shortened, because anyone who knows the whole id may decide.
-            "txbridge.transaction": short_id(transaction_id),
-        }
-
 
 @_costs_spans
 def _end_prepare(span: Span, result: Prepared | PrepareError) -> None:
     if isinstance(result, Prepared):
-        _place(span, result.partition, result.offset)
+        tracing.place_span(span, result.partition, result.offset)
     else:
         _failed(span, result)
     span.end()
-
-
-def _place(span: Span, partition: int, offset: int) -> None:
-    span.set_attribute("txbridge.half", f"{partition}:{offset}")
 
 
 def _failed(span: Span, error: BaseException) -> None:

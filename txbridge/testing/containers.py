@@ -246,15 +246,10 @@ def docker_problem() -> str | None:
     if "unix://" in host and (problem := _socket_problem(host.partition("unix://")[2])):
         return f"Docker does not answer: {problem}"
     try:
-        client = DockerClient().client
+        with closing(DockerClient().client) as client:
+            client.ping()
     except docker.errors.DockerException as error:
         return f"Docker does not answer: {error}"
-    try:
-        client.ping()
-    except docker.errors.DockerException as error:
-        return f"Docker does not answer: {error}"
-    finally:
-        client.close()
     return None
 
 
@@ -282,19 +277,17 @@ def require_docker() -> None:
 
 def _require_image(image: str) -> None:
     """Pull a missing image. testcontainers would do that, too, but its error names no remedy."""
-    client = DockerClient().client
-    try:
-        client.images.get(image)
-    except docker.errors.ImageNotFound:
+    with closing(DockerClient().client) as client:
         try:
-            client.images.pull(image)
-        except docker.errors.DockerException as error:
-            raise EnvironmentProblemError(
-                f"the image {image} is not here and could not be pulled ({error}): {_other_way(image)}, or use the "
-                f"embedded Kafka (--txbridge-backend=embedded)"
-            ) from None
-    finally:
-        client.close()
+            client.images.get(image)
+        except docker.errors.ImageNotFound:
+            try:
+                client.images.pull(image)
+            except docker.errors.DockerException as error:
+                raise EnvironmentProblemError(
+                    f"the image {image} is not here and could not be pulled ({error}): {_other_way(image)}, or use the "
+                    f"embedded Kafka (--txbridge-backend=embedded)"
+                ) from None
 
 
 def _other_way(image: str) -> str:

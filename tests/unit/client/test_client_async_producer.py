@@ -22,7 +22,7 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client.checks.calls import CheckRequest
-from txbridge.client.flow.back_pressure import InFlight, Turns
+from txbridge.client.flow.attempts import Turns
 from txbridge.core.decision_record import Decision
 from txbridge.errors import KafkaUnreachableError
 
@@ -69,7 +69,7 @@ def runtime(monkeypatch):
         runtime.checks = checks
         return runtime
 
-    monkeypatch.setattr("txbridge.client.start.start", start)
+    monkeypatch.setattr("txbridge.client.runtime.start", start)
     return runtime
 
 
@@ -193,7 +193,7 @@ async def test_too_many_wait_for_their_turn_but_a_listener_does_not(runtime):
         return COMMIT
 
     async with producer_with(Listener(nested)) as producer:
-        producer._turns = Turns(InFlight(2))
+        producer._turns = Turns(2)
         tasks = [asyncio.ensure_future(producer.send_message_in_transaction(MESSAGE, "outer")) for _ in range(6)]
         most = 0
         while not all(task.done() for task in tasks):
@@ -353,7 +353,7 @@ async def test_a_cancelled_first_send_leaves_the_start_to_the_others(monkeypatch
         started.append(1)
         return runtime
 
-    monkeypatch.setattr("txbridge.client.start.start", start)
+    monkeypatch.setattr("txbridge.client.runtime.start", start)
     producer = producer_with(Listener())
     first, second = (asyncio.ensure_future(producer.start()) for _ in range(2))
     await asyncio.sleep(0.01)
@@ -377,7 +377,7 @@ async def test_a_start_that_failed_can_be_tried_again_in_another_loop(monkeypatc
             raise KafkaUnreachableError("no Kafka")
         return runtime
 
-    monkeypatch.setattr("txbridge.client.start.start", start)
+    monkeypatch.setattr("txbridge.client.runtime.start", start)
     producer = producer_with(Listener())
     with pytest.raises(KafkaUnreachableError):
         await asyncio.to_thread(asyncio.run, producer.start())

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.checked_message import checked_message
 from txbridge import LocalTransactionState, UsageError
-from txbridge.client import barrier as barriers
 from txbridge.client.barrier import Barrier
+from txbridge.client.base import log
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
 ROLLBACK = LocalTransactionState.ROLLBACK_MESSAGE
@@ -69,7 +69,7 @@ def test_a_patience_that_can_not_be_is_refused(patience):
 
 def test_another_table_is_an_error_that_names_both_once_a_minute(caplog, monkeypatch):
     now = [1_000.0]
-    monkeypatch.setattr(barriers.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
     barrier = Barrier(60)
 
     def logged():

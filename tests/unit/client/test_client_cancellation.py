@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import EnvironmentProblemError
 from txbridge.client.flow import cancellation
-from txbridge.core.names import Names
+from txbridge.client.options import ClientOptions
 from txbridge.deadline import Deadline
 
 
@@ -24,7 +24,9 @@ def test_it_waits_for_a_leader_and_names_a_missing_right(monkeypatch: pytest.Mon
 
     connection: Any = None
     monkeypatch.setattr(cancellation, "create_client", lambda *_: SimpleNamespace(get_watermark_offsets=ask))
-    reader = cancellation.ReplyReader({"bootstrap.servers": "nowhere:1"}, connection, Names(""), "group")
+    reader = cancellation.ReplyReader(
+        ClientOptions("group", {"bootstrap.servers": "nowhere:1"}, "", 1.0, 1), connection
+    )
     assert reader.ends_of_half(1, Deadline(60)) == [7]
     errors.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(EnvironmentProblemError, match=r"nothing was cancelled.*missing right WRITE on topic"):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError
 
+from txbridge.client.base import log
 from txbridge.client.kafka.connection import KafkaConnection
 
 
@@ -108,7 +109,8 @@ def test_trouble_of_one_broker_is_not_reported(caplog):
     assert not caplog.records
 
 
-def test_other_errors_once_a_minute_each(connection, caplog, clock):
+def test_other_errors_once_a_minute_each(connection, caplog, clock, monkeypatch):
+    monkeypatch.setattr(log.time, "monotonic", lambda: clock.now)
     for _ in range(10):
         connection.on_error(KafkaError(KafkaError._AUTHENTICATION, "wrong password"))
         connection.on_error(KafkaError(KafkaError._SSL, "expired"))

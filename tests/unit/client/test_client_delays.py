@@ -243,7 +243,7 @@ def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
 
 async def test_send_later_on_a_loop(monkeypatch):
     runtime = FakeRuntime()
-    monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
+    monkeypatch.setattr("txbridge.client.runtime.start", lambda *_: runtime)
     async with AsyncTransactionProducer("orders", Answers(), SETTINGS) as producer:
         with pytest.raises(UsageError, match="names no time"):
             await producer.send_later(Message("orders", b"v"))

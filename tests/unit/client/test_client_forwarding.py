@@ -21,7 +21,7 @@ from txbridge import (
     TransactionListener,
     UsageError,
 )
-from txbridge.client import start as start_module
+from txbridge.client import runtime as runtime_module
 from txbridge.client.answers import Stored
 from txbridge.client.flow import lifetime
 from txbridge.client.forwarding import Forwarding
@@ -61,7 +61,7 @@ def listener():
 
 @pytest.fixture(params=APIS)
 def producer(request, runtime, listener, monkeypatch):
-    monkeypatch.setattr(start_module, "start", lambda *_: runtime)
+    monkeypatch.setattr(runtime_module, "start", lambda *_: runtime)
     runtime.sends._forwarding = listener.forwarding
     made = request.param("orders", listener, SETTINGS)
     yield made
@@ -198,7 +198,7 @@ def make(request, monkeypatch, listener, runtime):
     made = []
 
     def make(*errors):
-        monkeypatch.setattr(start_module, "start", Start(runtime, *errors))
+        monkeypatch.setattr(runtime_module, "start", Start(runtime, *errors))
         made.append(request.param("orders", listener, SETTINGS))
         return made[-1]
 

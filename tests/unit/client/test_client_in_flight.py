@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from txbridge.client.flow.back_pressure import InFlight, Turns
+from txbridge.client.flow.attempts import InFlight, Turns
 
 
 def test_full_from_the_limit_down_to_its_half():
@@ -44,13 +44,12 @@ async def _settled():
 
 
 async def test_turns_come_in_order_and_never_more_than_there_is_room_for():
-    flight = InFlight(4, 1_000)
-    turns, held, order = Turns(flight), [], []
+    turns, held, order = Turns(4, 1_000), [], []
 
     async def take(number):
         held.append(await turns.take_turn(1, waits=True))
         order.append(number)
-        assert flight.number <= 4
+        assert turns.number <= 4
 
     tasks = [asyncio.ensure_future(take(number)) for number in range(10)]
     await _settled()
@@ -63,8 +62,7 @@ async def test_turns_come_in_order_and_never_more_than_there_is_room_for():
 
 
 async def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
-    flight = InFlight(2, 1_000)
-    turns = Turns(flight)
+    turns = Turns(2, 1_000)
     held = [await turns.take_turn(1, waits=True) for _ in range(2)]
     first, second, third = (asyncio.ensure_future(turns.take_turn(1, waits=True)) for _ in range(3))
     await _settled()
@@ -80,11 +78,11 @@ async def test_who_is_cancelled_when_its_turn_has_come_passes_it_on():
     turns.give_back(held[1], 1)
     turns.give_back(second.result(), 1)
     await turns.take_turn(1, waits=True)
-    assert flight.number == 1
+    assert turns.number == 1
 
 
 async def test_a_listener_does_not_wait_and_after_close_nobody_does():
-    turns = Turns(InFlight(1, 1_000))
+    turns = Turns(1, 1_000)
     await turns.take_turn(1, waits=True)
     await turns.take_turn(1, waits=False)
     waiting = asyncio.ensure_future(turns.take_turn(1, waits=True))

@@ -14,7 +14,7 @@ from tests.support.interrupts import Interrupted, OrdinaryError, Run, stack_of, 
 from tests.support.listeners import Commits
 from tests.support.own_threads import threads_of_ours
 from txbridge import Message, PrepareError, TransactionProducer
-from txbridge.client import start
+from txbridge.client import runtime
 from txbridge.client.prepare import half_writer
 
 MESSAGE = Message("t", b"v")
@@ -73,7 +73,7 @@ def test_start_inside_a_request_of_confluent_kafka(kafka, monkeypatch):
             "<built-in method describe_topics> returned a result with an exception set"
         ) from Interrupted()
 
-    monkeypatch.setattr(start, "check_layout", request)
+    monkeypatch.setattr(runtime, "check_layout", request)
     producer = TransactionProducer("orders", Commits(), SETTINGS)
     with pytest.raises(Interrupted):
         producer.start()

@@ -18,7 +18,7 @@ from tests.support.interrupts import wait_until
 from tests.support.listeners import COMMIT, Answers, AsyncCommits
 from tests.support.own_threads import names_of_ours
 from txbridge import AsyncTransactionProducer, KafkaUnreachableError, Message, TransactionProducer, UsageError
-from txbridge.client import start as start_module
+from txbridge.client import runtime as runtime_module
 
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -42,7 +42,7 @@ def slow(kafka, monkeypatch):
                 bounds.wait_for(0)
         return LAYOUT
 
-    monkeypatch.setattr(start_module, "check_layout", check_layout)
+    monkeypatch.setattr(runtime_module, "check_layout", check_layout)
     return seen
 
 
@@ -114,7 +114,7 @@ def test_callers_wait_for_one_attempt_together(kafka, slow, monkeypatch):
         assert slow.go_on.wait(LONG_S)
         raise KafkaUnreachableError("nobody answers")
 
-    monkeypatch.setattr(start_module, "start", unreachable)
+    monkeypatch.setattr(runtime_module, "start", unreachable)
     producer = TransactionProducer("orders", Answers(), SETTINGS)
     lock = producer._life._lock = _LateLock()
     lock.go_on.set()
@@ -185,13 +185,13 @@ FORKED = """
 import faulthandler, gc, os, signal, sys, threading
 sys.path.insert(0, {root!r})
 from txbridge import *
-from txbridge.client import start
+from txbridge.client import runtime
 from tests.support.own_threads import names_of_ours
 from tests.support.client_fakes import LAYOUT, FakeAdmin
 from tests.support.listeners import Commits as Listener
-start.check_layout = lambda *_, **__: LAYOUT
-start.ensure_check_topic = lambda *_, **__: None
-start.AdminClient = FakeAdmin
+runtime.check_layout = lambda *_, **__: LAYOUT
+runtime.ensure_check_topic = lambda *_, **__: None
+runtime.AdminClient = FakeAdmin
 
 producer = TransactionProducer("orders", Listener(), {{"bootstrap.servers": "127.0.0.1:1", "log_level": 0}}).start()
 future = producer.submit_message_in_transaction(Message("t", b"v"))
@@ -230,14 +230,14 @@ def test_a_forked_child_collects_no_admin_client_of_the_parent():
     end_of_fork(
         "two = TransactionProducer('o', Listener(), {'bootstrap.servers': '127.0.0.1:1'}).start(); gc.collect(); "
         "two.close(0)",
-        "start.AdminClient = FakeAdmin",
+        "runtime.AdminClient = FakeAdmin",
         """
 gc.disable()
 def check_layout(admin, *_, **__):
     left = [admin]
     left.append(left)
     return LAYOUT
-start.check_layout = check_layout""",
+runtime.check_layout = check_layout""",
     )
 
 
@@ -268,7 +268,7 @@ async def test_an_asyncio_producer_is_closed_while_it_starts(kafka, slow):
 
 def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, monkeypatch):
     over = threading.Event()
-    start = start_module.start
+    start = runtime_module.start
 
     def watched(*arguments):
         try:
@@ -282,7 +282,7 @@ def test_a_loop_that_ends_while_it_starts_leaves_no_member_behind(kafka, slow, m
         await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, LONG_S)
         send.cancel()
 
-    monkeypatch.setattr("txbridge.client.start.start", watched)
+    monkeypatch.setattr("txbridge.client.runtime.start", watched)
     asyncio.run(main())
     slow.go_on.set()
     assert over.wait(LONG_S)
@@ -304,7 +304,7 @@ class Waits(AsyncCommits):
 def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_plain):
     def once(number):
         runtime = FakeRuntime()
-        monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
+        monkeypatch.setattr("txbridge.client.runtime.start", lambda *_: runtime)
 
         async def main():
             producer = AsyncTransactionProducer("orders", Answers() if is_plain else Waits(), SETTINGS)

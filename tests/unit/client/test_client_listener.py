@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
 from txbridge import LocalTransactionState, Message, MessageExt
-from txbridge.client.listener import check, execute
+from txbridge.client.listener import check_failed, execute
 from txbridge.core.decision_record import Decision
 
 MESSAGE = MessageExt.for_execution(Message("orders", b"v"), "0123456789ABCDEF" * 2, 0, 1, 2)
@@ -19,10 +19,14 @@ class BrokenError(Exception):
         raise RuntimeError("no text")
 
 
+def check(listener):
+    return execute(listener.check_local_transaction, MESSAGE, failed=check_failed)
+
+
 def ask_both(answer):
     """Outcomes of the local transaction and of the check."""
     listener = Answers(lambda *_: answer, lambda _: answer)
-    outcomes = execute(listener.execute_local_transaction, MESSAGE, "arg"), check(listener, MESSAGE)
+    outcomes = execute(listener.execute_local_transaction, MESSAGE, "arg"), check(listener)
     assert (listener.executed, listener.checked) == ([(MESSAGE, "arg")], [MESSAGE])
     return outcomes
 
@@ -59,10 +63,7 @@ def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
 
 def test_an_exception_is_unknown_with_rocketmqs_remark(caplog):
     error = ValueError("no such account, 50 % off")
-    executed, checked = (
-        execute(Answers(error).execute_local_transaction, MESSAGE, None),
-        check(Answers(check=error), MESSAGE),
-    )
+    executed, checked = (execute(Answers(error).execute_local_transaction, MESSAGE, None), check(Answers(check=error)))
     assert [(outcome.state, outcome.exception) for outcome in (executed, checked)] == [(UNKNOWN, error)] * 2
     assert executed.remark == "executeLocalTransactionBranch exception: ValueError: no such account, 50 % off"
     assert checked.remark == "checkLocalTransactionState Exception: ValueError: no such account, 50 % off"
@@ -88,7 +89,7 @@ def test_what_is_no_exception_gets_out(error):
     with pytest.raises(type(error)):
         execute(Answers(error).execute_local_transaction, MESSAGE, None)
     with pytest.raises(type(error)):
-        check(Answers(check=error), MESSAGE)
+        check(Answers(check=error))
 
 
 def test_exception_without_text_and_endless_text():

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from txbridge import ClientMetrics, LocalTransactionState, Message, PrepareError
+from txbridge import ClientMetrics, EndTransactionError, Message, PrepareError
 from txbridge.client.decide.decision_batcher import Ticket
-from txbridge.client.listener import ListenerOutcome
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.core.decision_record import Decision, DecisionEntry
+from txbridge.core.decision_record import Decision, DecisionEntry, Source
 
-COMMITTED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
-UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOWN)
 ID, MESSAGE = "A" * 32, Message("t", b"")
 STORED = Prepared(ID, 0, 7, 1_000, 10)
 
@@ -27,8 +24,8 @@ def group(registry):
     return ClientMetrics(registry).of_group("orders")
 
 
-def settled(error=None):
-    end = Ticket(DecisionEntry(1, "A" * 32, Decision.COMMIT), 1)
+def settled(decision, error=None):
+    end = Ticket(DecisionEntry(1, ID, decision), 1)
     end.settle_with(error)
     return end
 
@@ -41,7 +38,7 @@ def test_a_transaction_is_counted_from_its_half_message_to_its_end(registry, gro
     told = []
     carried, report = group.watch_prepare(ID, MESSAGE, told.append)
     report(STORED)
-    group.watch_decision(STORED, COMMITTED, settled())
+    group.watch_end(0, Source.CLIENT, settled(Decision.COMMIT), None)
     group.forget_attempt(ID)
     assert (carried, told) == (MESSAGE, [STORED])
     assert value(registry, "prepares_total", result="stored") == 1
@@ -68,7 +65,7 @@ def test_an_acknowledgement_after_an_interrupt_leaves_nothing_behind(group):
 
 
 def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
-    group.watch_answer(None, UNKNOWN, settled(RuntimeError()))
+    group.watch_end(0, Source.CHECK, settled(Decision.UNKNOWN, EndTransactionError("given up")), None)
     assert value(registry, "decisions_total", outcome="unknown", source="check") == 1
     assert value(registry, "ends_total", result="given_up") == 1
     assert value(registry, "local_transaction_seconds_count") == 0
@@ -77,5 +74,5 @@ def test_answers_to_checks_and_ends_that_were_given_up(registry, group):
 def test_several_groups_share_one_object(registry):
     metrics = ClientMetrics(registry)
     for name in ("orders", "billing"):
-        metrics.of_group(name).watch_answer(None, COMMITTED, settled())
+        metrics.of_group(name).watch_end(0, Source.CHECK, settled(Decision.COMMIT), None)
     assert generate_latest(registry).count(b'outcome="commit",source="check"} 1.0') == 2

@@ -11,7 +11,7 @@ import pytest
 from tests.support.client_fakes import FakeRuntime
 from tests.support.listeners import COMMIT, Answers
 from txbridge import Message, PrepareError, TransactionProducer, UsageError
-from txbridge.client.flow.back_pressure import InFlight
+from txbridge.client.flow.attempts import InFlight
 
 MESSAGE = Message("t", b"v")
 
@@ -37,7 +37,7 @@ def runtime():
 @pytest.fixture
 def made(monkeypatch, runtime):
     """A factory of producers on the fake runtime."""
-    monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
+    monkeypatch.setattr("txbridge.client.runtime.start", lambda *_: runtime)
 
     def make(listener, *limits, **options):
         producer = TransactionProducer("orders", listener, {"bootstrap.servers": "127.0.0.1:1"}, **options)

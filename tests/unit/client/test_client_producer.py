@@ -83,7 +83,7 @@ def never_starts(monkeypatch):
     def start(*_):
         raise AssertionError("it was started")
 
-    monkeypatch.setattr("txbridge.client.start.start", start)
+    monkeypatch.setattr("txbridge.client.runtime.start", start)
 
 
 @pytest.mark.usefixtures("never_starts")
@@ -114,7 +114,7 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
         attempts.append(1)
         raise KafkaUnreachableError("no Kafka")
 
-    monkeypatch.setattr("txbridge.client.start.start", start)
+    monkeypatch.setattr("txbridge.client.runtime.start", start)
     producer = TransactionProducer("orders", Commits(), SETTINGS)
     for _ in range(2):
         with pytest.raises(KafkaUnreachableError):
@@ -136,7 +136,7 @@ def test_a_start_that_failed_can_be_tried_again(monkeypatch):
 def test_attempts_that_can_not_be_prepared_are_given_up_and_finished(monkeypatch, room, refusals, error, complaint):
     runtime = FakeRuntime(room=room)
     runtime.refusals.extend(refusals)
-    monkeypatch.setattr("txbridge.client.start.start", lambda *_: runtime)
+    monkeypatch.setattr("txbridge.client.runtime.start", lambda *_: runtime)
     producer = TransactionProducer("orders", Commits(), SETTINGS)
     with pytest.raises(error, match=complaint):
         producer.send_message_in_transaction(Message("t", b""))

@@ -24,7 +24,7 @@ from txbridge import (
     UsageError,
 )
 from txbridge.client.answers import RolledBackByCheck, Stage
-from txbridge.client.listener import check
+from txbridge.client.listener import check_failed, execute
 
 MESSAGE = Message("t", b"v")
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -38,7 +38,7 @@ class SoldOut(Rollback):
 @pytest.fixture
 def runtime(monkeypatch):
     made = FakeRuntime()
-    monkeypatch.setattr("txbridge.client.start.start", lambda *_: made)
+    monkeypatch.setattr("txbridge.client.runtime.start", lambda *_: made)
     write = made.write_half
 
     def write_and_acknowledge(*given):
@@ -187,5 +187,5 @@ async def test_asyncio_calls_the_method_that_the_listener_has_at_the_time(runtim
 
 def test_a_check_may_roll_back_with_a_reason():
     asked = MessageExt.for_execution(MESSAGE, "0123456789ABCDEF" * 2, 0, 1, 2)
-    outcome = check(Answers(check=Rollback("sold out")), asked)
+    outcome = execute(Answers(check=Rollback("sold out")).check_local_transaction, asked, failed=check_failed)
     assert (outcome.state, outcome.remark) == (ROLLBACK, "sold out")

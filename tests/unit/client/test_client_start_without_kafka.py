@@ -12,7 +12,7 @@ from tests.support.client_fakes import FakeRuntime
 from tests.support.interrupts import wait_until
 from tests.support.listeners import Answers
 from txbridge import LayoutError, Message, PrepareError, UsageError
-from txbridge.client import start as start_module
+from txbridge.client import runtime as runtime_module
 from txbridge.client.flow import lifetime
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 
@@ -48,7 +48,7 @@ def make(request, monkeypatch, listener, runtime):
             error = errors.pop(0) if len(errors) > 1 else errors[0]
             raise error
 
-        monkeypatch.setattr(start_module, "start", start)
+        monkeypatch.setattr(runtime_module, "start", start)
         made.append(request.param("orders", listener, SETTINGS, start_without_kafka=True))
         return made[-1]
 
@@ -96,7 +96,7 @@ def test_a_kafka_that_does_not_even_refuse_delays_no_call_after_the_first_second
         time.sleep(2)
         raise AWAY
 
-    monkeypatch.setattr(start_module, "start", start)
+    monkeypatch.setattr(runtime_module, "start", start)
     producer.start()
     assert "(no answer yet)" in str(fails(producer, PrepareError))
     assert "(no answer yet)" in str(fails(producer, KafkaUnreachableError, "cancel", "A" * 32, "paid"))

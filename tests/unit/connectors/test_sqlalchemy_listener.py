@@ -794,7 +794,7 @@ def test_a_check_of_a_database_that_can_not_be_asked_is_unknown_and_no_rollback(
     assert outcome_of(listener) == (ROLLBACK, OperationalError)
     with pytest.raises(OperationalError):
         listener.check_local_transaction(MESSAGE)
-    assert client.check(listener, MESSAGE).state is UNKNOWN
+    assert client.execute(listener.check_local_transaction, MESSAGE, failed=client.check_failed).state is UNKNOWN
     engine.dispose()
 
 
@@ -802,7 +802,7 @@ def test_a_database_that_goes_away_later_is_unknown_too(engine, listener):
     assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
     with engine.begin() as connection:
         transactions.drop(connection)
-    outcome = client.check(listener, MESSAGE)
+    outcome = client.execute(listener.check_local_transaction, MESSAGE, failed=client.check_failed)
     assert outcome.state is UNKNOWN
     # The id is the right to decide; it is shown neither to the worker nor in a log.
     assert ID not in outcome.remark

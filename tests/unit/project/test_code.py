@@ -31,7 +31,7 @@ CONSUMERS = {
 WITHOUT_USERS = {
     "connectors/txbridge_sqlalchemy/relay.py _listen": "without it the relay polls",
     "txbridge/client/async_producer.py close": "a client that nobody has",
-    "txbridge/client/kafka/shortage.py _look_at_topic": "a question to Kafka",
+    "txbridge/client/kafka/topic_watch.py _look_at_topic": "a question to Kafka",
 }
 #: Without arguments these follow Unicode, in which 25 characters count as spaces.
 BY_UNICODE = {"split", "rsplit", "strip", "lstrip", "rstrip", "splitlines", "isspace", "isdecimal", "isnumeric"}

@@ -126,7 +126,7 @@ def loaded_by(statements: str) -> set[str]:
 
 def test_the_client_loads_confluent_kafka_and_nothing_else_that_is_installed():
     loaded = loaded_by(
-        "from txbridge import AsyncTransactionProducer, TransactionProducer\nimport txbridge.client.start"
+        "from txbridge import AsyncTransactionProducer, TransactionProducer\nimport txbridge.client.runtime"
     )
     others = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
     # confluent-kafka imports typing_extensions.

@@ -19,9 +19,8 @@ from tests.support.source import ROOT
 from tests.unit.project.test_documents import anchors
 from txbridge.cli.relay_program import RelayMetrics
 from txbridge.client.decide.decision_batcher import Ticket
-from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 from txbridge.client.metrics import ClientMetrics
-from txbridge.core.decision_record import DecisionEntry
+from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.observe.metrics import CAUSES, PartitionFacts, WorkerMetrics
 
@@ -48,9 +47,8 @@ def registries() -> list[CollectorRegistry]:
         lambda: True,
     )
     ticket = Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
-    outcome = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
     metrics = ClientMetrics(client)
-    metrics.of_group("orders").watch_answer(None, outcome, ticket)
+    metrics.of_group("orders").watch_end(0, Source.CHECK, ticket, None)
     metrics.count_stored("orders")
     row = SimpleNamespace(id=17, topic="orders.placed")
     RelayMetrics(relay, SimpleNamespace(blocks=[SimpleNamespace(row=row)]))._show_blocked()

@@ -13,11 +13,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from txbridge import LocalTransactionState, Message, tracing
+from txbridge import Message, tracing
 from txbridge.client.base import log
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
-from txbridge.client.listener import ListenerOutcome
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
@@ -29,7 +28,6 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 SPAN = "b7ad6b7169203331"
 TRACEPARENT = f"00-{TRACE}-{SPAN}-01".encode()
 ID = "0123456789ABCDEF0123456789ABCDEF"
-COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 
 
 @pytest.fixture
@@ -55,7 +53,7 @@ def prepare(client: ClientTracing, message: Message, result=None) -> Message:
 
 def decide(client: ClientTracing, error: Exception | None = None) -> None:
     end = Ticket(DecisionEntry(42, ID, Decision.COMMIT), 5)
-    client.watch_decision(Prepared(ID, 1, 42, 1_000, 5), COMMIT, end)
+    client.watch_end(1, Source.CLIENT, end, None)
     end.settle_with(error)
     client.forget_attempt(ID)
 
@@ -119,16 +117,9 @@ def test_what_was_given_up_is_an_error(spans: InMemorySpanExporter):
 
 
 def test_the_answer_of_a_check_is_a_decision_of_the_context_that_the_message_carries(spans: InMemorySpanExporter):
-    message = SimpleNamespace(
-        half_partition=1,
-        half_offset=42,
-        headers=(("traceparent", TRACEPARENT),),
-        topic="orders",
-        transaction_id=ID,
-        check_times=2,
-    )
+    message = Message("orders", b"x", headers=[("traceparent", TRACEPARENT)])
     end = Ticket(DecisionEntry(42, ID, Decision.COMMIT, 2), 5)
-    ClientTracing("group").watch_answer(SimpleNamespace(message=message), COMMIT, end)
+    ClientTracing("group").watch_end(1, Source.CHECK, end, message)
     end.settle_with()
     [span] = spans.get_finished_spans()
     assert span.name == "decide orders"

@@ -38,7 +38,7 @@ class HandOver:
         if not self._is_woken:
             self._is_woken = True
             try:
-                self.loop.call_soon_threadsafe(self._run, context=self._context)
+                self.loop.call_soon_threadsafe(self._run_calls, context=self._context)
             except RuntimeError:
                 # The loop was closed without closing the producer. Nobody waits for these calls.
                 self._calls.clear()
@@ -48,7 +48,7 @@ class HandOver:
         """Resolve a future on the loop, soon."""
         self.call_on_loop(_resolve, future, result)
 
-    def _run(self) -> None:
+    def _run_calls(self) -> None:
         # First of all, so that a call that is appended from here on wakes the loop again.
         self._is_woken = False
         # Not "while": a fast thread must not keep the loop from its other work.

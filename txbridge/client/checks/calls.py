@@ -22,8 +22,8 @@ from txbridge.client.listener import (
     ListenerOutcome,
     TransactionListener,
     call_function,
-    check,
     check_failed,
+    execute,
 )
 from txbridge.client.message import MessageExt
 from txbridge.core import names
@@ -89,7 +89,7 @@ class CheckCalls(ABC):
                 return
             self._asked += 1
         try:
-            call = self._start_call(request.message)
+            call = self.start_call(request.message)
         except BaseException as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
             report(
                 logging.ERROR,
@@ -119,7 +119,7 @@ class CheckCalls(ABC):
         """Call the method in this thread and return its outcome, or a coroutine that does it on the loop."""
 
     @abstractmethod
-    def _start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
+    def start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         """Let the method be called. The result is None if close() came before the call."""
 
     def _is_gone(self) -> bool:
@@ -162,14 +162,14 @@ class ThreadChecks(CheckCalls):
         if self._is_ours:
             self._executor.shutdown(wait=False)
 
-    def _start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
+    def start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         return self._executor.submit(self.call_listener, message)
 
     def call_listener(self, message: MessageExt) -> ListenerOutcome | None:
         if self._closed:
             return None
         with calling(self._owner):
-            return check(self._listener, message)
+            return execute(self._listener.check_local_transaction, message, failed=check_failed)
 
 
 class LoopChecks(CheckCalls):
@@ -185,7 +185,7 @@ class LoopChecks(CheckCalls):
         #: The application's loop; set before the first check comes.
         self.loop: asyncio.AbstractEventLoop
 
-    def _start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
+    def start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         if self.loop.is_closed():
             raise RuntimeError("the event loop was closed without closing the producer")
         return asyncio.run_coroutine_threadsafe(self.call_listener(message), self.loop)

@@ -92,11 +92,14 @@ def settle_all(tickets: Collection[Ticket], error: EndTransactionError | None = 
     """Settle commands that Kafka has, or that were given up. To be called once for each."""
     with _FUTURES:
         for ticket in tickets:
-            ticket._settled, ticket._error = True, error  # noqa: SLF001
-        futures = [ticket._future for ticket in tickets if ticket._future is not None]  # noqa: SLF001
+            ticket._settled = True  # noqa: SLF001
+            if error is not None:
+                # One for each. If several threads raise the same one, it collects the traces of all of them.
+                ticket._error = EndTransactionError(str(error), error.cause)  # noqa: SLF001
+        awaited = [(future, ticket._error) for ticket in tickets if (future := ticket._future) is not None]  # noqa: SLF001
     # Not under the lock, because callbacks are code of the application.
-    for future in futures:
-        _resolve(future, error)
+    for future, why in awaited:
+        _resolve(future, why)
 
 
 def _resolve(future: Future[None], error: EndTransactionError | None) -> None:

@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException
@@ -33,6 +32,7 @@ _SERVE_S = 0.01
 #: librdkafka's errors.
 _IDLE_S = 1.0
 _NOT_LOST = "nothing is lost: the worker will ask check_local_transaction"
+_CLOSED = f"the producer was closed before the END was sent; {_NOT_LOST}"
 
 
 class DecisionSender:
@@ -136,9 +136,7 @@ class DecisionSender:
             given_up = self._queue.abandon_all()
         # Reports records in flight as failed.
         contained(self._wire.close)()
-        self._fail_tickets(
-            given_up, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
-        )
+        settle_all(given_up, EndTransactionError(_CLOSED))
 
     def _wait_for_work(self) -> bool:
         """Wait until a record is acknowledged, or until one may be sent. Returns False when the thread must end."""
@@ -168,9 +166,7 @@ class DecisionSender:
                 self._serve_reports(_SERVE_S)
                 if not self._give_up:
                     continue
-                self._settle_record(
-                    lane, EndTransactionError(f"the producer was closed before the END was sent; {_NOT_LOST}")
-                )
+                self._settle_record(lane, EndTransactionError(_CLOSED))
             except KafkaException as failure:
                 self._settle_record(lane, self._log_failure(lane, failure.args[0]))
             else:
@@ -191,10 +187,7 @@ class DecisionSender:
         with self._lock:
             tickets = self._queue.finish_record(lane)
             self._progress.notify_all()
-        if error is None:
-            settle_all(tickets)
-        else:
-            self._fail_tickets(tickets, error)
+        settle_all(tickets, error)
 
     def _log_failure(self, lane: Lane, error: KafkaError) -> EndTransactionError:
         report(
@@ -210,9 +203,3 @@ class DecisionSender:
         return EndTransactionError(
             f"the END was not acknowledged by Kafka (topic {self._topic}): {why}. {_NOT_LOST}", error
         )
-
-    @staticmethod
-    def _fail_tickets(tickets: Sequence[Ticket], error: EndTransactionError) -> None:
-        for ticket in tickets:
-            # One exception for each. If several threads raise the same one, it collects the traces of all of them.
-            ticket.settle_with(EndTransactionError(str(error), error.cause))

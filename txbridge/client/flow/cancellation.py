@@ -13,10 +13,11 @@ from txbridge.client.answers import SendStatus
 from txbridge.client.base import process
 from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.kafka.connection import KafkaConnection, create_client
+from txbridge.client.options import ClientOptions
 from txbridge.client.result import CANCELLABLE, AsyncTransactionSendResult, CancelResult, TransactionSendResult
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.headers import MalformedRecordError
-from txbridge.core.names import Names, is_transaction_id
+from txbridge.core.names import is_transaction_id
 from txbridge.core.reply_record import Reply, is_reply, parse_reply
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
@@ -46,18 +47,10 @@ class Cancellation:
     """
 
     def __init__(
-        self,
-        settings: Mapping[str, Any],
-        connection: KafkaConnection,
-        names: Names,
-        group: str,
-        partitions: int,
-        ends: DecisionSender,
+        self, options: ClientOptions, connection: KafkaConnection, partitions: int, ends: DecisionSender
     ) -> None:
-        self._settings = settings
+        self._options = options
         self._connection = connection
-        self._names = names
-        self._group = group
         self._partitions = partitions
         self._ends = ends
 
@@ -66,7 +59,7 @@ class Cancellation:
         transaction_id, half = parse_cancellable(transaction, reason)
         deadline = Deadline(timeout)
         self._ends.flush(deadline.timeout)
-        with ReplyReader(self._settings, self._connection, self._names, self._group) as replies:
+        with ReplyReader(self._options, self._connection) as replies:
             ends = replies.ends_of_half(self._partitions, deadline) if half is None else []
             replies.start(deadline)
             if half is None:
@@ -148,10 +141,10 @@ class ReplyReader:
     librdkafka wants the name of a group, and looks it up. That of the checks is one that every client may see.
     """
 
-    def __init__(self, settings: Mapping[str, Any], connection: KafkaConnection, names: Names, group: str) -> None:
+    def __init__(self, options: ClientOptions, connection: KafkaConnection) -> None:
         self._connection = connection
-        self._topic, self._half = names.check(group), names.half
-        config = kafka_config.reader_config(settings, group=self._topic, read_committed=True)
+        self._topic, self._half = options.names.check(options.group), options.names.half
+        config = kafka_config.reader_config(options.settings, group=self._topic, read_committed=True)
         self._consumer = create_client(Consumer, config, connection)
         process.owns_handle(self)
 

@@ -14,7 +14,6 @@ from confluent_kafka import KafkaError
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed, started_before_a_fork
-from txbridge.client.in_process import BRIDGES
 from txbridge.client.options import ClientOptions
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
     from txbridge.client.checks.calls import CheckCalls
     from txbridge.client.runtime import Runtime
 
+#: Bridges in this process, which tests use instead of Kafka and a worker (txbridge.testing.memory). By the
+#: bootstrap.servers that stand for a bridge: starts a client on it, at once, or raises as `start`. A client that starts
+#: without Kafka is returned in any case.
+BRIDGES: dict[str, Callable[[ClientOptions, CheckCalls], Runtime]] = {}
 #: Seconds that calls wait for a start in the background, which takes a few tenths of a second. If Kafka is away, a
 #: service has to take orders soon, and librdkafka needs some seconds to give up a broker that does not answer.
 _START_SOON_S = 5.0
@@ -92,11 +95,14 @@ class Life:
                 if self._start_error is not None and self._start_error is not failed:
                     # Of the attempt that this call has waited for. Each in its turn would wait for as long again.
                     raise self._start_error.with_traceback(None)
-                # Imported here, because a program that never sends needs neither the admin client nor our connections.
-                from txbridge.client.start import start  # noqa: PLC0415
-
                 try:
-                    self.runtime = start(options, self._checks, lambda: self._closed)
+                    if (open_client := BRIDGES.get(options.bootstrap_servers)) is not None:
+                        self.runtime = open_client(options, self._checks)
+                    else:
+                        # Imported here: a program that never sends needs neither the admin client nor our connections.
+                        from txbridge.client.runtime import start  # noqa: PLC0415
+
+                        self.runtime = start(options, self._checks, lambda: self._closed)
                 except SystemError as error:
                     # confluent-kafka runs signal handlers inside its requests and ignores that one has raised. What it
                     # has raised, a KeyboardInterrupt mostly, is the cause.

@@ -15,7 +15,7 @@ from txbridge.client.base import process
 from txbridge.client.base.contained import ContainedFuture, calling, is_called_by, may_be_a_signal
 from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed
-from txbridge.client.flow.back_pressure import InFlight
+from txbridge.client.flow.attempts import InFlight
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
@@ -248,7 +248,7 @@ class Pipeline:
 
     def _start_job(self) -> None:
         try:
-            job = self._executor.submit(self._run)
+            job = self._executor.submit(self._run_ready)
         except BaseException as error:  # an executor of the user's may refuse as it likes
             self._note_refusal(error)
             if may_be_a_signal(error):
@@ -261,7 +261,7 @@ class Pipeline:
             # The user has shut down the executor.
             self._note_refusal(None)
 
-    def _run(self) -> None:
+    def _run_ready(self) -> None:
         with calling(self):
             while not self._closed:
                 try:
@@ -314,7 +314,7 @@ class Pipeline:
             else:
                 try:
                     if isinstance(prepared, PrepareError):
-                        prepared = sends.stand_in(attempt.transaction_id, prepared)
+                        prepared = sends.require_stored(attempt.transaction_id, prepared)
                     result = sends.run_local_transaction(attempt.run, attempt.message, prepared, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)

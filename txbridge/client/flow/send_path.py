@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base import process
+from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import PrepareError, started_before_a_fork
-from txbridge.client.flow.back_pressure import PAUSE_S
-from txbridge.client.flow.registry import Attempts, TransactionIds
+from txbridge.client.flow.attempts import PAUSE_S, Attempts
 from txbridge.client.listener import ListenerOutcome, LocalTransaction, TransactionListener, execute, execution_failed
-from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits
+from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits, new_transaction_id
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
+from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_barrier_id
 from txbridge.deadline import Deadline
@@ -28,15 +31,12 @@ from txbridge.errors import UsageError
 from txbridge.kafka.errors import QUEUE_FULL
 
 if TYPE_CHECKING:
+    from txbridge.client.checks.calls import CheckRequest
     from txbridge.client.decide.decision_sender import DecisionSender
-    from txbridge.client.forwarding import Forwarding
     from txbridge.client.kafka.topic_watch import RealTopics, TopicWatch
     from txbridge.client.metrics import GroupMetrics
+    from txbridge.client.options import ClientOptions
     from txbridge.client.prepare.half_writer import HalfWriter, Report
-    from txbridge.client.tracing import ClientTracing
-
-    #: Measures or traces each transaction.
-    Watcher: TypeAlias = GroupMetrics | ClientTracing
 
 #: Seconds after message.timeout.ms until a half message without a report is given up. librdkafka looks for overdue
 #: messages once a second, and its own report is the better answer.
@@ -63,19 +63,19 @@ class SendPath:
        has an outbox, the local transaction then stores the message; while Kafka is known to be away, at once.
     6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_interrupted` does.
     7. `finish_attempt` ends the attempt in every case.
+
+    A check of the transaction is answered by `known_outcome` or the application, and `send_answer`.
     """
 
     def __init__(
         self,
+        options: ClientOptions,
         limits: MessageLimits,
         prepare_timeout: float,
-        attempts: Attempts,
         halves: HalfWriters,
         ends: DecisionSender,
         watch: TopicWatch,
         real_topics: RealTopics,
-        watchers: tuple[Watcher, ...],
-        forwarding: Forwarding | None = None,
         is_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         #: What these topics can take.
@@ -83,17 +83,21 @@ class SendPath:
         #: Seconds until a half message that is not acknowledged is given up.
         self._prepare_timeout = prepare_timeout
         #: The transactions that run in this process, and those given up.
-        self.attempts = attempts
+        self.attempts = Attempts()
         #: The writers of half messages.
         self.halves = halves
         self._ends = ends
         self._watch = watch
         #: What is known of real topics.
         self.real_topics = real_topics
-        self._watchers = watchers
-        self._forwarding = forwarding
+        #: Measure and trace each transaction.
+        self._watchers: list[GroupMetrics | ClientTracing] = [ClientTracing(options.group)]
+        if options.metrics is not None:
+            self._watchers.insert(0, options.metrics.of_group(options.group))
+        self._forwarding = options.forwarding
+        if self._forwarding is not None:
+            self._forwarding.connect(options.group, self.send_commit_again)
         self._is_connected = is_connected
-        self._ids = TransactionIds()
         #: Identity of the listener's barrier table, for every half message; None while the listener states none.
         self._barrier_id: str | None = None
         self._process = process.generation()
@@ -109,7 +113,7 @@ class SendPath:
         """Return the id of a new transaction. Raises UsageError if this client cannot send the message."""
         self.require_this_process()
         check_limits(message, self.limits)
-        return self._ids.new_id()
+        return new_transaction_id()
 
     def ask_barrier(self, listener: TransactionListener) -> None:
         """Ask the listener for the barrier table that half messages name. The first time it may read its database.
@@ -185,32 +189,48 @@ class SendPath:
         Otherwise give the attempt up and raise PrepareError.
         """
         if isinstance(result, PrepareError):
-            result = self.stand_in(transaction_id, result, has_listener=has_listener)
+            self.attempts.give_up(transaction_id)
+            if self._forwarding is None or not result.passes:
+                raise result
+            self._forwarding.note_half(is_stored=False)
+            if not has_listener:
+                raise result
+            result = Prepared.without_half()
         self.attempts.note_stored(transaction_id)
         return result
-
-    def stand_in(self, transaction_id: str, error: PrepareError, *, has_listener: bool = True) -> Prepared:
-        """Give up the half message. Raises the error unless the listener can store the message in an outbox."""
-        self.attempts.give_up(transaction_id)
-        if self._forwarding is None or not error.passes:
-            raise error
-        self._forwarding.note_half(is_stored=False)
-        if not has_listener:
-            raise error
-        return Prepared.without_half()
 
     def send_decision(self, prepared: Prepared, outcome: ListenerOutcome, message: Message | None = None) -> Ticket:
         """Queue the decision of a local transaction, whose `message` is needed if it may be a commit."""
         entry = prepared.entry_of(outcome)
         if prepared.offset == NO_HALF:
             return settled_ticket(entry)
-        end = self._ends.submit_command(prepared.partition, entry, Source.CLIENT, prepared.size)
+        end = self._submit_end(prepared.partition, entry, Source.CLIENT, prepared.size)
         if self._forwarding is not None:
             self._forwarding.note_half(is_stored=True)
             if message is not None and entry.decision is Decision.COMMIT:
                 self._forwarding.note_commit(message, prepared[:3], end)
+        return end
+
+    def known_outcome(self, message: MessageExt) -> ListenerOutcome | None:
+        """Return the outcome of a checked transaction that this process knows. None: ask the application."""
+        verdict = self.attempts.verdict_of(message.transaction_id)
+        return None if verdict is None else ListenerOutcome(LocalTransactionState(verdict))
+
+    def send_answer(self, request: CheckRequest, outcome: ListenerOutcome) -> Ticket:
+        """Queue the answer to a check."""
+        message = request.message
+        report(logging.DEBUG, "check_answered", **message.log_fields, state=outcome.state.name)
+        entry = DecisionEntry(
+            message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
+        )
+        return self._submit_end(message.half_partition, entry, Source.CHECK, request.size, message)
+
+    def _submit_end(
+        self, partition: int, entry: DecisionEntry, source: Source, size: int, checked: MessageExt | None = None
+    ) -> Ticket:
+        end = self._ends.submit_command(partition, entry, source, size)
         for watcher in self._watchers:
-            watcher.watch_decision(prepared, outcome, end)
+            watcher.watch_end(partition, source, end, checked)
         return end
 
     def send_commit_again(self, transaction_id: str, half_partition: int, half_offset: int) -> Future[None]:

@@ -22,8 +22,6 @@ from txbridge.proof import FRESH_S, ProofOfLife
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.
 _PASSING = frozenset({TRANSPORT, TIMED_OUT})
-#: Seconds between two lines about the same error. librdkafka repeats an error with every attempt.
-_REPEAT_S = 60.0
 #: Seconds that Kafka must answer until the connection counts as back. A broker that comes back answers some requests
 #: before others (its partitions have no leaders yet), and our clients reconnect one after the other.
 _STABLE_S = 1.5
@@ -65,7 +63,6 @@ class KafkaConnection:
         self.errors = 0
         #: Whether all brokers were away since the cluster was last recognised. Acknowledgements wait until it is again.
         self.is_unsure = False
-        self._reported: dict[int, float] = {}
         self._lost_at: float | None = None
         self._stable_from = 0.0
         self._clock = clock
@@ -127,13 +124,9 @@ class KafkaConnection:
             self.note_loss(f"{what} are not acknowledged in time")
 
     def note_trouble(self, error: KafkaError, event: str) -> None:
-        """Log an error that is not about the connection (a right, a certificate), once a minute."""
-        now = self._clock()
-        with self._lock:
-            if now < self._reported.get(error.code(), now):
-                return
-            self._reported[error.code()] = now + _REPEAT_S
-        report(logging.ERROR, event, error=error.name(), reason=error.str())
+        """Log an error that is not about the connection (a right, a certificate), once a minute: it comes again."""
+        about = (self._bootstrap_servers, error.code())
+        report(logging.ERROR, event, once_for=about, error=error.name(), reason=error.str())
 
     def note_cluster(self, found: str, errors: int) -> None:
         """Note an answer of this cluster, to a question that was asked after so many `errors`."""

@@ -1,14 +1,16 @@
 """Watch over a client's topics: added partitions of HALF are an error, a missing real topic is logged.
 
 RealTopics knows the rules of real topics: messages that they would refuse are noticed before the half message is sent.
+Shortage finds why HALF takes no records: librdkafka hides the broker's answer, and only reports a time-out.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from txbridge.client.base.log import report
+from txbridge.client.base.process import join
 from txbridge.client.kafka.connection import create_admin
 from txbridge.client.message import Message, now_ms
 from txbridge.core.names import Names
@@ -25,8 +28,8 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.errors import is_missing_topic
 from txbridge.kafka.topic_lookup import TopicRules
 
-#: Most real topics that are looked up, once each. An application with more makes up names for its messages.
-_MAX_TOPICS = 1_000
+#: Most real topics that are remembered. An application with more makes up names for its messages.
+_MOST_TOPICS = 1_000
 #: Time-out of the request about real topics (s), the connection included. It takes tens of milliseconds, and some
 #: hundreds with TLS and SASL. A process that sends one message and ends waits for it, too.
 _REQUEST_S = 2.0
@@ -38,13 +41,17 @@ FindMissing = Callable[[Collection[str]], list[str]]
 _GOOD_FOR_S = 60.0
 #: The same for a topic that does not exist: somebody may be about to create it.
 _MISSING_FOR_S = 5.0
-#: Time-out (s) of a look. Without an answer the worker decides: it holds what a topic refuses.
-_RULES_S = 1.5
-#: Most topics that are remembered. An application with more makes up names for its messages.
-_MOST_TOPICS = 1_000
+#: Time-out (s) of each request of a look, with all attempts. A running broker answers in milliseconds. Without an
+#: answer the worker decides about a real topic: it holds what that refuses. close() may wait for two about HALF.
+_LOOK_S = 1.5
 #: What is known of a topic that does not exist, and of one of which nothing is known.
 _MISSING = TopicRules(largest_batch=0)
 _UNKNOWN = TopicRules()
+#: Least time (s) between two looks at HALF, and the time for which one is valid. If acknowledgements are still missing,
+#: the next look has been made by then.
+_EVERY_S, _FRESH_S = 2.0, 6.0
+#: Most partitions that the text of an error names.
+_SHOWN = 5
 
 
 def find_missing(settings: Mapping[str, Any], topics: Collection[str]) -> list[str]:
@@ -75,7 +82,7 @@ class TopicWatch:
 
     def note_topic(self, real_topic: str) -> None:
         """Note a message for this topic."""
-        if real_topic not in self._noted and len(self._noted) < _MAX_TOPICS:
+        if real_topic not in self._noted and len(self._noted) < _MOST_TOPICS:
             self._noted.add(real_topic)
             self._wanted.append(real_topic)
 
@@ -115,8 +122,8 @@ class RealTopics:
     Thread-safe: at worst some threads ask the same.
     """
 
-    def __init__(self, settings: Mapping[str, Any], factory: Callable[[dict[str, Any]], Any] = AdminClient) -> None:
-        self._requests = ControllerRequests(lambda: create_admin(settings, factory))
+    def __init__(self, requests: ControllerRequests) -> None:
+        self._requests = requests
         self._known: dict[str, tuple[float, TopicRules]] = {}
 
     def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
@@ -143,7 +150,7 @@ class RealTopics:
             self._known = {}
         known = dict.fromkeys(topics, _UNKNOWN)
         with suppress(KafkaException, TimeoutError):
-            for topic, answer in self._requests.describe_configs(topics, min(timeout, _RULES_S)).items():
+            for topic, answer in self._requests.describe_configs(topics, min(timeout, _LOOK_S)).items():
                 try:
                     known[topic] = TopicRules.of(answer.result())
                 except KafkaException as failure:
@@ -161,3 +168,71 @@ def require_time_taken(message: Message, rules: TopicRules, now: int) -> None:
     why = rules.refusal_of_time(message.timestamp, max(now, message.deliver_at or 0))
     if why is not None:
         raise UsageError(f"topic {message.topic} would refuse the message: {why}")
+
+
+class Shortage:
+    """Looks at a topic in a thread of its own, when acknowledgements are late; thread-safe."""
+
+    def __init__(self, requests: ControllerRequests, topic: str) -> None:
+        self._topic = topic
+        self._requests = requests
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._next = 0.0
+        self._reason, self._until = "", 0.0
+
+    @property
+    def reason(self) -> str:
+        """Problems of the topic and what to do, if a recent look has found any; else empty."""
+        return self._reason if time.monotonic() < self._until else ""
+
+    def look_soon(self) -> None:
+        """Start a look, unless one was made a moment ago. Returns at once."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        with self._lock:
+            if now < self._next or (self._thread is not None and self._thread.is_alive()):
+                return
+            self._next = now + _EVERY_S
+            self._thread = threading.Thread(target=self._look_at_topic, name="txbridge-half-look", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Start no more looks, and wait for one that runs."""
+        self._next = float("inf")
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            join(thread)
+
+    def _look_at_topic(self) -> None:
+        # Without an answer there is no reason to add. The text of the error already names the connection.
+        with suppress(KafkaException, TimeoutError):
+            topics = self._requests.describe_topics([self._topic], _LOOK_S)
+            config = self._requests.describe_configs([self._topic], _LOOK_S)[self._topic]
+            partitions = topics[self._topic].result().partitions
+            wanted = int(config.result()["min.insync.replicas"].value)
+            self._reason = "; ".join(_wrong(partitions, wanted))
+            self._until = time.monotonic() + _FRESH_S
+
+
+def _wrong(partitions: list[Any], wanted: int) -> Iterator[str]:
+    leaderless = [one.id for one in partitions if one.leader is None]
+    if leaderless:
+        yield f"{_named(leaderless)} without a leader: bring the brokers back"
+    # Kafka never demands more replicas than the partition has.
+    short = [one for one in partitions if one.leader is not None and len(one.isr) < min(wanted, len(one.replicas))]
+    if short:
+        fewest = min(len(one.isr) for one in short)
+        where = _named([one.id for one in short])
+        yield (
+            f"too few replicas are in sync (NOT_ENOUGH_REPLICAS): {fewest} where min.insync.replicas asks for "
+            f"{wanted}, in {where}: bring the brokers back"
+        )
+
+
+def _named(partitions: list[int]) -> str:
+    shown = ", ".join(str(partition) for partition in partitions[:_SHOWN])
+    more = f" and {len(partitions) - _SHOWN} more" if len(partitions) > _SHOWN else ""
+    return f"partition{'s' if len(partitions) > 1 else ''} {shown}{more}"

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as Record
@@ -20,16 +19,13 @@ from txbridge.client.base.process import join
 from txbridge.client.errors import PrepareError
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
-from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.client.kafka.topic_watch import Shortage, TopicWatch
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.several_messages import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT, PURGE_QUEUE
-
-if TYPE_CHECKING:
-    from txbridge.client.kafka.shortage import Shortage
 
 #: Longest wait (s) for a report. A report wakes the thread at once, so this only bounds the delay until a close or an
 #: overdue half message is noticed.

@@ -3,7 +3,7 @@
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.states import TransactionState
 from txbridge.testing.memory.bridge import MemoryBridge
+from txbridge.testing.memory.broker import CrashPoint
 from txbridge.testing.memory.client import ClientCrashError
-from txbridge.testing.memory.partition import CrashPoint
 
 __all__ = ["CheckPolicy", "ClientCrashError", "CrashPoint", "MemoryBridge", "TransactionState"]

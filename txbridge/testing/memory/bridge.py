@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import math
 from collections.abc import Collection, Iterator
@@ -12,8 +11,8 @@ from typing import Any, NoReturn, Self, cast
 
 from confluent_kafka import Message
 
-from txbridge.client.checks.calls import CheckCalls
-from txbridge.client.in_process import BRIDGES
+from txbridge.client.checks.calls import CheckCalls, CheckRequest, parse_check
+from txbridge.client.flow.lifetime import BRIDGES
 from txbridge.client.listener import TransactionListener
 from txbridge.client.options import ClientOptions
 from txbridge.client.producer import TransactionProducer
@@ -24,12 +23,12 @@ from txbridge.core.names import Names
 from txbridge.core.states import TransactionState
 from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.testing.fates import FATES, HasCoordinates
+from txbridge.testing.memory.broker import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
 from txbridge.testing.memory.client import MemoryClient
-from txbridge.testing.memory.partition import PARTITION, CrashPoint, MemoryBroker
 
 _numbers = itertools.count(1)
 #: A client, and a check that it has to answer.
-_Check = tuple[MemoryClient, Message]
+_Check = tuple[MemoryClient, CheckRequest]
 
 
 class MemoryBridge:
@@ -87,8 +86,7 @@ class MemoryBridge:
 
     def create_topic(self, topic: str, partitions: int = 1) -> str:
         """Create a real topic, and return its name. Every other one exists, too, with any number of partitions."""
-        with self._broker.lock:
-            self._broker.partition.topics.partitions[topic] = partitions
+        self._broker.topics.partitions[topic] = partitions
         return topic
 
     def read_visible(self, topic: str) -> list[Message]:
@@ -96,8 +94,7 @@ class MemoryBridge:
 
         A message is in the partition that it names, otherwise in 0.
         """
-        with self._broker.lock:
-            return self._broker.partition.read_topic(topic)
+        return self._broker.read_topic(topic)
 
     #: The same, by the name that reads well in an assertion.
     delivered = read_visible
@@ -115,8 +112,7 @@ class MemoryBridge:
     def read_fate(self, transaction: HasCoordinates) -> TransactionState:
         """The current state of a transaction, named by the result of a send or by the MessageExt of a listener."""
         partition, offset = transaction.half_partition, transaction.half_offset
-        with self._broker.lock:
-            state = self._broker.partition.state_of(offset) if partition == PARTITION else None
+        state = self._broker.state_of(offset) if partition == PARTITION else None
         assert state is not None, f"there is no half message at {partition}:{offset}"
         return state
 
@@ -134,8 +130,7 @@ class MemoryBridge:
 
     def list_pending(self) -> list[HalfEntry]:
         """All transactions that are undecided, oldest first, with the number of `checks` that were sent for each."""
-        with self._broker.lock:
-            return self._broker.partition.list_pending()
+        return self._broker.list_pending()
 
     def advance(self, seconds: float) -> None:
         """Let this time pass. Whatever becomes due happens at its time: deliveries, checks, discards.
@@ -161,8 +156,7 @@ class MemoryBridge:
         until = self.now + math.ceil(seconds * 1000)
         yield from self._run_turns()
         while self.now < until:
-            with self._broker.lock:
-                self._broker.now = self._broker.partition.next_event(self.now, until)
+            self._broker.move_clock(until)
             yield from self._run_turns()
 
     def each_next_check(self) -> Iterator[_Check]:
@@ -177,13 +171,11 @@ class MemoryBridge:
         )
 
     def _run_turns(self) -> Iterator[_Check]:
-        with self._broker.lock:
-            checks = self._broker.partition.run_turns(self.now, self._is_alive) if self._broker.is_running else []
-        for record in checks:
+        for record in self._broker.run_turns(self._is_alive) if self._broker.is_running else ():
             asked = next((one for one in self._live_clients() if Names().check(one.group) == record.topic()), None)
             # None: the listener has closed its producer, or has stopped Kafka, at an earlier check.
             if asked is not None:
-                yield asked, record
+                yield asked, parse_check(record, asked.group, Names(), HALF_PARTITIONS)
 
     def _live_clients(self) -> list[MemoryClient]:
         return [client for client in self._clients if client.is_connected]
@@ -197,7 +189,7 @@ class MemoryBridge:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return
-        if any(client.is_on(loop) for client in self._clients):
+        if any(client.loop is loop for client in self._clients):
             raise UsageError(f"{name}() would block the event loop that answers checks: await bridge.aio.{name}()")
 
     def lose_decision(self) -> None:
@@ -259,22 +251,15 @@ class MemoryHelpers:
 
 def _answer_checks(checks: Iterator[_Check]) -> None:
     errors: list[Exception] = []
-    for client, record in checks:
-        outcome = client.ask_listener(record)
-        if inspect.iscoroutine(outcome):
-            outcome = client.run_on_its_loop(outcome).result()
-        errors += client.answer_check(record, outcome)
+    for client, request in checks:
+        errors += client.answer_check(request, client.start_check(request).result())
     _raise_all(errors)
 
 
 async def _answer_checks_on_loop(checks: Iterator[_Check]) -> None:
     errors: list[Exception] = []
-    for client, record in checks:
-        outcome = client.ask_listener(record)
-        if inspect.iscoroutine(outcome):
-            is_here = client.is_on(asyncio.get_running_loop())
-            outcome = await (outcome if is_here else asyncio.wrap_future(client.run_on_its_loop(outcome)))
-        errors += client.answer_check(record, outcome)
+    for client, request in checks:
+        errors += client.answer_check(request, await asyncio.wrap_future(client.start_check(request)))
     _raise_all(errors)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, cast
 
 from confluent_kafka import KafkaError
-from confluent_kafka import Message as Record
 
-from txbridge.client.answers import LocalTransactionState
-from txbridge.client.checks.calls import CheckCalls, CheckRequest, LoopChecks, parse_check
+from txbridge.client.checks.calls import CheckCalls, CheckRequest, LoopChecks
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.flow.cancellation import Cancellable, parse_cancellable
-from txbridge.client.flow.registry import Attempts
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch, require_time_taken
 from txbridge.client.listener import ListenerOutcome
@@ -25,7 +22,6 @@ from txbridge.client.prepare.half_writer import Report, headers_of
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import CANCELLABLE, CancelResult
 from txbridge.client.several_messages import Several
-from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
 from txbridge.core.names import Names
 from txbridge.core.reply_record import Reply
@@ -33,7 +29,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.kafka.topic_lookup import TopicRules
-from txbridge.testing.memory.partition import PARTITION, CrashPoint, MemoryBroker
+from txbridge.testing.memory.broker import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
 from txbridge.topics.spec import DEFAULT_MESSAGE, HALF_RETENTION_MS
 
 #: A time-out (s) that nothing here waits for.
@@ -72,7 +68,6 @@ class MemoryClient:
     It does everything in the calling thread.
     """
 
-    half_partitions = 1
     #: As a HalfWriter: called after a half message.
     after_reports: Callable[[], None] | None = None
     #: As a DecisionSender.
@@ -88,24 +83,17 @@ class MemoryClient:
         self.has_crashed = False
         self._broker = broker
         self._leave = leave
-        self._attempts = Attempts()
-        tracing = ClientTracing(self.group)
-        self._watchers = (tracing,) if options.metrics is None else (options.metrics.of_group(self.group), tracing)
         limits = MessageLimits(DEFAULT_MESSAGE, HALF_RETENTION_MS // 1000, int(options.timer_max_delay * 1000))
         self.sends = SendPath(
+            options,
             limits,
             _PREPARE_TIMEOUT_S,
-            self._attempts,
             cast(Any, self),
             cast(Any, self),
-            TopicWatch(Names(), self.half_partitions),
+            TopicWatch(Names(), HALF_PARTITIONS),
             cast(Any, _DefaultTopics(broker)),
-            self._watchers,
-            options.forwarding,
             lambda: self.is_connected,
         )
-        if options.forwarding is not None:
-            options.forwarding.connect(self.group, self.sends.send_commit_again)
 
     @property
     def is_connected(self) -> bool:
@@ -141,7 +129,7 @@ class MemoryClient:
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
         """Wait up to `timeout` seconds (None: no limit) for running transactions, and leave the bridge."""
         deadline = Deadline(timeout)
-        self._attempts.close(deadline.timeout)
+        self.sends.attempts.close(deadline.timeout)
         finish_checks(deadline.timeout)
         self._leave(self)
 
@@ -196,48 +184,31 @@ class MemoryClient:
             self.has_crashed = True
             raise ClientCrashError(f"the process of this producer dies here: {point.value} (MemoryBridge.crash_at)")
 
-    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether its listener is called on this event loop."""
-        return isinstance(self._checks, LoopChecks) and self._checks.loop is loop
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop on which its listener is called. None: in the thread that asks."""
+        return self._checks.loop if isinstance(self._checks, LoopChecks) else None
 
-    def run_on_its_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run a coroutine of `ask_listener` on the listener's loop, which is that of another thread."""
-        loop = cast(LoopChecks, self._checks).loop
-        if not loop.is_running():
-            coroutine.close()
-            raise UsageError(
-                f"the event loop of the producer of group {self.group} does not run: await bridge.aio on it"
-            )
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+    def start_check(self, request: CheckRequest) -> Future[ListenerOutcome | None]:
+        """Ask for the outcome of a transaction. Raises UsageError if the loop that has to answer does not run."""
+        known = self.sends.known_outcome(request.message)
+        if known is None and self.loop is not None:
+            if not self.loop.is_running():
+                raise UsageError(
+                    f"the event loop of the producer of group {self.group} does not run: await bridge.aio on it"
+                )
+            return self._checks.start_call(request.message)
+        answer: Future[ListenerOutcome | None] = Future()
+        answer.set_result(known or self._checks.call_listener(request.message))
+        return answer
 
-    def ask_listener(self, record: Record) -> Any:
-        """Return the outcome of a transaction that is checked, or a coroutine for its loop.
-
-        As in a producer on Kafka, some are known without the listener.
-        """
-        message = self._parse_check(record).message
-        verdict = self._attempts.verdict_of(message.transaction_id)
-        return (
-            self._checks.call_listener(message) if verdict is None else ListenerOutcome(LocalTransactionState(verdict))
-        )
-
-    def answer_check(self, record: Record, outcome: ListenerOutcome | None) -> list[Exception]:
+    def answer_check(self, request: CheckRequest, outcome: ListenerOutcome | None) -> list[Exception]:
         """Send the answer to a check. Returns what the listener has raised."""
         if outcome is None:
             # The producer was closed meanwhile.
             return []
-        request = self._parse_check(record)
-        message = request.message
-        entry = DecisionEntry(
-            message.half_offset, message.transaction_id, outcome.decision, message.check_times, outcome.remark
-        )
-        end = self.submit_command(PARTITION, entry, Source.CHECK, request.size)
-        for watcher in self._watchers:
-            watcher.watch_answer(request, outcome, end)
+        self.sends.send_answer(request, outcome)
         return [] if outcome.exception is None or outcome.decision else [outcome.exception]
-
-    def _parse_check(self, record: Record) -> CheckRequest:
-        return parse_check(record, self.group, Names(), self.half_partitions)
 
 
 def _later(message: Message, now: int) -> Message:

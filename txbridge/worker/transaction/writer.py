@@ -21,7 +21,6 @@ from txbridge.worker.transaction.records import Contents, LogMovedError, Receipt
 
 #: Interval (s) at which deliveries without spans are logged.
 _TELL_EVERY_S = 60.0
-_NS_PER_MS = 1_000_000
 
 _log = get_logger("txbridge.worker")
 
@@ -88,25 +87,13 @@ def record_spans(contents: Contents, partition: int, started_ms: int, ended_ms: 
     tracer = tracing.tracer()
     if tracer is None:
         return
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - an extra
-
     for half in chain.from_iterable(part.halves(contents.bodies) for part in contents.draft.parts):
         context = tracing.context_of(half.headers)
         if context is None:
             continue
-        span = tracer.start_span(
-            f"deliver {half.real_topic}",
-            context,
-            kind=SpanKind.PRODUCER,
-            start_time=started_ms * _NS_PER_MS,
-            attributes={
-                **tracing.SYSTEM,
-                "messaging.operation.name": "deliver",
-                "messaging.operation.type": "send",
-                "messaging.destination.name": half.real_topic,
-                "txbridge.group": half.group,
-                "txbridge.transaction": short_id(half.transaction_id),
-                "txbridge.half": f"{partition}:{half.offset}",
-            },
+        transaction, topic = short_id(half.transaction_id), half.real_topic
+        span = tracing.start_span(
+            tracer, "deliver", topic, context, group=half.group, transaction=transaction, started_ms=started_ms
         )
-        span.end(ended_ms * _NS_PER_MS)
+        tracing.place_span(span, partition, half.offset)
+        span.end(ended_ms * tracing.NS_PER_MS)

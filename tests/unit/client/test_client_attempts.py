@@ -1,4 +1,4 @@
-"""The registry of a process's own transactions."""
+"""Attempts of a process, and their ids."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import threading
 import pytest
 
 from txbridge import UsageError
-from txbridge.client.flow.registry import Attempts, TransactionIds
+from txbridge.client.flow.attempts import Attempts
+from txbridge.client.message import new_transaction_id
 from txbridge.core.decision_record import Decision
 
 
 def begun(attempts, count):
-    made = TransactionIds()
-    ids = [made.new_id() for _ in range(count)]
+    ids = [new_transaction_id() for _ in range(count)]
     for transaction_id in ids:
         attempts.begin_attempt(transaction_id)
     return ids
 
 
 def test_transaction_ids_are_32_digits_and_never_the_same():
-    made = TransactionIds()
-    ids = {made.new_id() for _ in range(1_000)}
+    ids = {new_transaction_id() for _ in range(1_000)}
     assert len(ids) == 1_000
     assert all(re.fullmatch(r"[0-9A-F]{32}", transaction_id) for transaction_id in ids)
 
