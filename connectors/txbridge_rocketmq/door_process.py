@@ -27,7 +27,7 @@ from txbridge.core.names import Names
 from txbridge.errors import UsageError
 from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import Bounds
+from txbridge.kafka.admin import Bounds, KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
@@ -78,28 +78,32 @@ def run(settings: WorkerSettings, options: DoorOptions, load: Any) -> None:
     """
     if load.old_port and 0 < options.port < 3:
         raise UsageError(f"--old-port needs a port two below that of --listen, which is {options.port}")
-    kafka = KafkaConnection(settings.bootstrap_servers)
-    admin = create_admin(settings.librdkafka, AdminClient, kafka)
+    names, cluster = Names(settings.namespace), KafkaCluster.connect(settings.librdkafka)
     metrics = DoorMetrics()
     questions: dict[str, Question] = {"/livez": list[str], "/readyz": lambda: ["the door is starting"]}
+
+    def look() -> Layout:
+        # Its error has the reason why no broker can be reached.
+        cluster.read_greeting(names.half)
+        return check_layout(cluster.admin, names, client=True)
+
     with end_on_signal(AT_START), serving(load.metrics_host, load.metrics_port, metrics.registry, questions):
-        look = partial(check_layout, admin, Names(settings.namespace), client=True)
         layout = keep_trying(look, _log, settings.bootstrap_servers)
-        kafka.cluster_id = layout.cluster_id
-        asyncio.run(_serve(settings, options, load, kafka, admin, layout, metrics, questions))
+        asyncio.run(_serve(settings, options, load, layout, metrics, questions))
 
 
 async def _serve(
     settings: WorkerSettings,
     options: DoorOptions,
     load: Any,
-    kafka: KafkaConnection,
-    admin: AdminClient,
     layout: Layout,
     metrics: DoorMetrics,
     questions: dict[str, Question],
 ) -> None:
     names, user = Names(settings.namespace), settings.librdkafka
+    kafka = KafkaConnection(settings.bootstrap_servers, settings=user)
+    kafka.cluster_id = layout.cluster_id
+    admin = create_admin(user, AdminClient, kafka)
     if layout.partitions > LARGEST_PARTITION + 1:
         raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
 
