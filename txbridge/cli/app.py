@@ -10,8 +10,6 @@ import typer
 from typer.core import TyperGroup
 
 from txbridge.cli import (
-    acls,
-    answer_checks,
     audit,
     demo,
     dev,
@@ -19,12 +17,11 @@ from txbridge.cli import (
     kafka,
     operations,
     purge,
-    relay,
     resolve_all,
     rocketmq,
+    service,
     show,
     topics,
-    worker,
 )
 from txbridge.cli.options import SOURCES
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
@@ -76,13 +73,12 @@ def txbridge(
 
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
-topics.app.command("acls", epilog=SOURCES)(acls.acls)
 #: The other commands in the order of the help; typer calls them.
 _COMMANDS = {
     "dev": dev.dev,
-    "worker": worker.make_command(),
-    "relay": relay.relay,
-    "answer-checks": answer_checks.answer_checks,
+    "worker": service.worker_command(),
+    "relay": service.relay,
+    "answer-checks": service.answer_checks,
     "pending": operations.pending_command,
     "resolve": operations.resolve_command,
     "resume": operations.resume_command,

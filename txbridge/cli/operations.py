@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
-from txbridge.cli.pending import print_listing
-from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
+from txbridge.cli.render import answer_record, message_record, print_answers, print_listing, print_refusal
 from txbridge.cli.terminal import complain, console, print_json, warn
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
