@@ -33,22 +33,19 @@ from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import Question, serving
-from txbridge_rocketmq.admin import MqadminRequests
-from txbridge_rocketmq.check_topics import CheckTopics
+from txbridge_rocketmq.admin import MqadminRequests, TopicAdmin
 from txbridge_rocketmq.client_listener import ClientListener
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.door_options import DoorOptions
 from txbridge_rocketmq.groups import Taker
-from txbridge_rocketmq.grpc_server import GrpcServer
+from txbridge_rocketmq.grpc_service import GrpcService
 from txbridge_rocketmq.identity import LARGEST_PARTITION
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.setting import DoorSetting
-from txbridge_rocketmq.topic_admin import TopicAdmin
-from txbridge_rocketmq.topics import LookUps, Topics, look_up
+from txbridge_rocketmq.setting import DoorMetrics, DoorSetting
+from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics, look_up
 from txbridge_rocketmq.watched_files import WARNED_DAYS, Certificate
 
 _MIB = 1024 * 1024
@@ -162,11 +159,10 @@ async def _serve(
         port = server.listen_on(options.host, options.port)
         if load.old_port:
             server.listen_on(options.host, port - 2)
-        rpc: GrpcServer | None = None
-        rpc_port = None
-        if options.grpc is not None:
-            rpc = GrpcServer(load.max_connections, layout.max_message_size, options.tls)
-            rpc_port = rpc.listen_on(*options.grpc)
+        rpc_server = ClientListener(
+            load.max_connections, options.tls, "--grpc-listen", needs_tls=options.tls is not None
+        )
+        rpc_port = None if options.grpc is None else rpc_server.listen_on(*options.grpc)
         door = Door(
             DoorSetting(
                 names=names,
@@ -195,12 +191,12 @@ async def _serve(
         at_end.push_async_callback(door.drain_requests, _PATIENCE_S)
         at_end.callback(remoting.drop_requests)
         at_end.push_async_callback(door.groups.close)
-        if rpc is not None:
-            at_end.push_async_callback(rpc.close, _PATIENCE_S)
+        rpc = GrpcService(door, max_streams=load.max_connections)
+        at_end.push_async_callback(rpc.close, _PATIENCE_S)
+        at_end.callback(rpc_server.close)
         at_end.callback(server.close)
         server.start(partial(DoorConnection, remoting), remoting.connections)
-        if rpc is not None:
-            rpc.start(door)
+        rpc_server.start(rpc.make_connection, rpc.connections)
         questions["/livez"] = lambda: _not_alive(alive)
         questions["/readyz"] = lambda: _not_ready(kafka, watch, stopped)
         # What is there by now stays. Each full collection would look at it, for tens of milliseconds.

@@ -1,8 +1,9 @@
-"""The gRPC service of RocketMQ 5's clients."""
+"""The gRPC service of RocketMQ 5's clients, and its connections."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ from txbridge_rocketmq.grpc_messages import (
     topic_of,
 )
 from txbridge_rocketmq.grpc_streams import ConnectedClient, TelemetryStream, TelemetryStreams
+from txbridge_rocketmq.http2_connection import Http2Connection
 from txbridge_rocketmq.http2_frames import CallError, Status
 from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import StoredRecord, as_request_error
@@ -45,6 +47,12 @@ _log = get_logger("txbridge.rocketmq")
 _LONGEST_CLIENT_ID = 255
 #: Maximum of messages in one request. A client sends one at a time.
 _MAX_MESSAGES = 1_000
+#: Bytes of a request beside the body of its message, for properties and other fields.
+_MORE_THAN_BODY = 256 * 1024
+#: Minimum of the size limit of a request, in bytes: gRPC's own default.
+_LEAST_MESSAGE = 4 * 1024 * 1024
+#: Seconds between two looks whether all calls are answered, at the end.
+_LOOK_S = 0.02
 #: Where the calls of the service have their names.
 _FOLDER = f"/{SERVICE.full_name}/"
 TELEMETRY_PATH = f"{_FOLDER}Telemetry".encode()
@@ -91,6 +99,8 @@ class GrpcService:
     def __init__(self, door: Door, *, max_streams: int) -> None:
         self._door = door
         self._setting = door.setting
+        self._max_message = max(_LEAST_MESSAGE, door.setting.limits.value + _MORE_THAN_BODY)
+        self.connections: set[Http2Connection] = set()
         self._streams = TelemetryStreams(door, max_streams)
         served: dict[str, _Handler] = {
             "QueryRoute": self._query_route,
@@ -106,11 +116,19 @@ class GrpcService:
                 behaviour = self._behaviour_of(method.name, served[method.name], request, response)
                 self._behaviours[f"{_FOLDER}{method.name}".encode()] = behaviour
 
-    def begin_call(self, call: GrpcCall) -> asyncio.Task[None]:
-        """Serve a call. A client that gives it up does not stop what has begun."""
-        return self._door.spawn_task(self._serve_call(call))
+    def make_connection(self) -> Http2Connection:
+        """Make the connection of a client."""
+        return Http2Connection(
+            self._door.memory,
+            self._max_message,
+            self.connections,
+            TELEMETRY_PATH,
+            # A client that gives a call up does not stop what has begun.
+            lambda call: self._door.spawn_task(self._serve_call(call)),
+            self._count_late,
+        )
 
-    def count_late(self, calls: list[GrpcCall]) -> None:
+    def _count_late(self, calls: list[GrpcCall]) -> None:
         """Count calls of a connection whose requests do not come, with one line in the log for the memory they hold."""
         names = [self._name_of(one) for one in calls]
         for name in names:
@@ -118,9 +136,16 @@ class GrpcService:
         held = sum(len(one.received) for one in calls)
         _log.warning("request_not_received", peer=calls[0].peer, request=names[0], calls=len(calls), bytes=held)
 
-    def close(self) -> None:
-        """End all streams: their clients go to another door."""
+    async def close(self, patience: float) -> None:
+        """Take no more calls, and wait up to `patience` seconds for the open ones. Clients go to another door."""
+        for one in self.connections:
+            one.stop_calls()
         self._streams.end_streams()
+        until = time.monotonic() + patience
+        while time.monotonic() < until and any(one.is_busy for one in self.connections):  # noqa: ASYNC110  none has an event for its last answer
+            await asyncio.sleep(_LOOK_S)
+        for one in list(self.connections):
+            one.close()
 
     async def _serve_call(self, call: GrpcCall) -> None:
         try:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from txbridge.log import get_logger
 from txbridge_rocketmq.client_connection import IDLE_S, STUCK_S, ClientConnection
-from txbridge_rocketmq.grpc_call import GrpcCall
-from txbridge_rocketmq.grpc_flow import AnswerWindows, ComingRequests
+from txbridge_rocketmq.grpc_call import AnswerWindows, ComingRequests, GrpcCall
 from txbridge_rocketmq.http2_frames import (
     ACK,
     END_STREAM,

@@ -22,12 +22,11 @@ from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
-from txbridge_rocketmq.door_metrics import DoorMetrics
 from txbridge_rocketmq.mapping import refuse_in_batch
 from txbridge_rocketmq.message import encode_properties, parse_batch
 from txbridge_rocketmq.outlet import Outlet, Report
 from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, SendRequest
-from txbridge_rocketmq.setting import DoorSetting
+from txbridge_rocketmq.setting import DoorMetrics, DoorSetting
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
 #: RocketMQ's limit of properties is 32,767 bytes. A check adds UNIQ_KEY once more, and at most 700 bytes of its own.

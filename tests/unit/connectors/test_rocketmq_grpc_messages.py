@@ -55,7 +55,7 @@ def message(**system: Any) -> Any:
 def test_the_classes_come_without_the_client_that_they_are_shipped_with() -> None:
     """The client's import would write into the home directory; grpcio, which is installed with it, takes 30 MiB."""
     program = (
-        "import sys, txbridge_rocketmq.grpc_server\n"
+        "import sys, txbridge_rocketmq.grpc_service\n"
         "print(sorted(one for one in sys.modules if one.split('.')[0] in {'rocketmq', 'opentelemetry', 'grpc'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
