@@ -34,6 +34,8 @@ from txbridge_rocketmq.http2_frames import (
 _HEADERS, _MAX_HEADER = (b"x-mq-client-id", b"authorization", b"x-mq-date-time"), 1_024
 #: Messages of a stream that its reader has not taken, which takes all of them in its next turn. Clients send one.
 _MAX_UNREAD = 1_000
+#: Bytes of a stream's answers that its client has not taken, beyond which it gets no more: a burst of checks has less.
+_MAX_UNSENT = 4 * 1024 * 1024
 
 
 class GrpcCall:
@@ -76,7 +78,6 @@ class GrpcCall:
         #: Whether the client has said all, and whether it gets nothing any more.
         self.has_ended = False
         self.is_over = False
-        self._sent: asyncio.Event | None = None
         self._messages: asyncio.Queue[bytes | None] | None = asyncio.Queue() if is_stream else None
 
     def header(self, name: bytes) -> str:
@@ -125,12 +126,14 @@ class GrpcCall:
             raise StopAsyncIteration
         return content
 
-    async def write_message(self, content: bytes) -> None:
-        """Send a message, and wait until the client takes it."""
-        self._sent = asyncio.Event()
+    @property
+    def takes_messages(self) -> bool:
+        """Whether the call is open, and its client takes the messages that it is sent."""
+        return not self.is_over and self.trailers is None and len(self.unsent) < _MAX_UNSENT
+
+    def write_message(self, content: bytes) -> None:
+        """Send a message of a stream."""
         self._queue_answer(message(content), None)
-        if self.unsent:
-            await self._sent.wait()
 
     def answer_request(self, content: bytes) -> None:
         """Send the only answer, and end the call."""
@@ -139,10 +142,6 @@ class GrpcCall:
     def end_call(self, status: Status = Status.OK, remark: str = "", last: bytes = b"") -> None:
         """End the call, after a `last` message if there is one. What its client sends is not read any more."""
         self._queue_answer(message(last) if last else b"", trailers(status, remark))
-
-    def note_sent(self) -> None:
-        if self._sent is not None:
-            self._sent.set()
 
     def _queue_answer(self, content: bytes, end: bytes | None) -> None:
         if not self.is_over and self.trailers is None:
@@ -310,7 +309,6 @@ class AnswerWindows:
             del call.unsent[:size]
             call.window -= size
             self._window -= size
-        call.note_sent()
         if call.trailers is not None:
             self._write_headers(call, END_STREAM, call.trailers)
             if not call.has_ended:

@@ -218,35 +218,22 @@ class GrpcService:
                 Status.INVALID_ARGUMENT,
                 f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
             )
-        stream = TelemetryStream(caller.client, key)
+        stream = TelemetryStream(caller.client, key, call)
         if not self._streams.add_stream(stream):
             self._count_answer("Telemetry", Code.TOO_MANY_REQUESTS)
             raise CallError(Status.RESOURCE_EXHAUSTED, "too many clients: see --max-connections")
-        reading = asyncio.create_task(self._read_stream(stream, call))
         try:
-            while not reading.done():
-                telling = asyncio.ensure_future(stream.next_command())
-                try:
-                    await asyncio.wait((telling, reading), return_when=asyncio.FIRST_COMPLETED)
-                    if telling.done():
-                        command = telling.result()
-                        if command is None:
-                            call.end_call()
-                            return
-                        await call.write_message(command.SerializeToString())
-                finally:
-                    telling.cancel()
-            reading.result()
+            await self._read_stream(stream)
             call.end_call()
         finally:
-            reading.cancel()
             self._streams.remove_stream(stream)
 
-    async def _read_stream(self, stream: TelemetryStream, call: GrpcCall) -> None:
+    async def _read_stream(self, stream: TelemetryStream) -> None:
         """Read the stream until the client ends it, or the door has to.
 
         The call ends at once then, even if the client takes no answers: nobody would read what it goes on to send.
         """
+        call = stream.call
         async for content in call:
             try:
                 command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
@@ -268,7 +255,7 @@ class GrpcService:
                 call.end_call(Status.UNIMPLEMENTED, CONSUMER_REFUSAL, last)
                 return
             told = settings_of(settings, self._setting.limits.value)
-            stream.queue_command(service.TelemetryCommand(status=_OK, settings=told))
+            stream.send_command(service.TelemetryCommand(status=_OK, settings=told))
             self._count_answer("Telemetry", Code.OK)
             topics = {one.name for one in settings.publishing.topics if not one.resource_namespace}
             self._streams.add_topics(stream, topics)

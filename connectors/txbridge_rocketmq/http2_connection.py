@@ -237,7 +237,6 @@ class Http2Connection(ClientConnection):
         self._coming.end_request(call)
         call.unsent.clear()
         call.add_message(None)
-        call.note_sent()
         self._last_call = time.monotonic()
 
     @property
