@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from txbridge.log import get_logger
-from txbridge_rocketmq.memory import RequestMemory
+from txbridge_rocketmq.memory import Receiver, RequestMemory
 from txbridge_rocketmq.message import address_of, text_of
 
 #: Bytes of answers that a client has not taken, beyond which nothing is read from it and no check is sent to it.
@@ -21,7 +21,7 @@ IDLE_S = 120.0
 _log = get_logger("txbridge.rocketmq")
 
 
-class ClientConnection(asyncio.BufferedProtocol, ABC):
+class ClientConnection(asyncio.BufferedProtocol, Receiver):
     """Connection of one client, for the event loop only."""
 
     def __init__(self, memory: RequestMemory) -> None:
@@ -36,7 +36,6 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
         self._write_paused_at: float | None = None
         self._last_traffic = time.monotonic()
         self._is_closed = False
-        self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -58,10 +57,6 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
 
     def pause_writing(self) -> None:
         self._write_paused_at = time.monotonic()
-
-    @property
-    def host(self) -> str:
-        return self.peer.rpartition(":")[0]
 
     @abstractmethod
     def close_if_stuck(self, now: float) -> None:
@@ -117,15 +112,3 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
         self._paused_at = None
         self._transport.resume_reading()
         return paused
-
-    # --- see Receiver, which its memory calls -------------------------------------------------------------------------
-
-    @property
-    def frame_size(self) -> int:
-        return 0
-
-    def handle_frame(self) -> None:
-        """Nothing waits."""
-
-    @abstractmethod
-    def receive_more(self) -> None: ...

@@ -116,6 +116,9 @@ class Http2Connection(ClientConnection):
         self._windows.hold_answers(is_held=False)
         self._receive_more()
 
+    def handle_frame(self) -> None:
+        """Nothing waits."""
+
     def receive_more(self) -> None:
         self._waits_to_receive = False
         self._receive_more()

@@ -9,20 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import (
-    audit,
-    demo,
-    dev,
-    doctor,
-    kafka,
-    operations,
-    purge,
-    resolve_all,
-    rocketmq,
-    service,
-    show,
-    topics,
-)
+from txbridge.cli import audit, demo, dev, doctor, kafka, operations, purge, rocketmq, service, show, topics
 from txbridge.cli.options import SOURCES
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
@@ -82,7 +69,7 @@ _COMMANDS = {
     "pending": operations.pending_command,
     "resolve": operations.resolve_command,
     "resume": operations.resume_command,
-    "resolve-all": resolve_all.resolve_all_command,
+    "resolve-all": operations.resolve_all_command,
     "show": show.show_command,
     "acknowledge": operations.acknowledge_command,
     "rocketmq": rocketmq.rocketmq,
