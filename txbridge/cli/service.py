@@ -112,12 +112,12 @@ def relay(
     url = require_database(database_url, "the outbox")
     # Only here: other commands need no database.
     with needs("answer-checks", "relay reads a database by SQLAlchemy"):
-        from txbridge.cli import relay_program  # noqa: PLC0415
+        from txbridge.cli import service_program  # noqa: PLC0415
     if ddl:
-        typer.echo(relay_program.ddl_for(url, table), nl=False)
+        typer.echo(service_program.ddl_for(url, table), nl=False)
         return
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
-    serve(settings, lambda: relay_program.run(url, table, settings))
+    serve(settings, lambda: service_program.run_relay(url, table, settings))
 
 
 @spread
@@ -152,6 +152,9 @@ def answer_checks(
     url = require_database(database_url, "the table txbridge_transactions")
     # Only here: other commands need no database.
     with needs("answer-checks", "answer-checks reads a database by SQLAlchemy"):
-        from txbridge.cli import answer_checks_program  # noqa: PLC0415
+        from txbridge.cli import service_program  # noqa: PLC0415
     settings = cluster.load_settings(metrics_port=metrics_port, metrics_host=metrics_host)
-    serve(settings, lambda: answer_checks_program.run(list(dict.fromkeys(group)), url, patience, threads, settings))
+    serve(
+        settings,
+        lambda: service_program.run_answer_checks(list(dict.fromkeys(group)), url, patience, threads, settings),
+    )

@@ -17,7 +17,7 @@ from txbridge_rocketmq.setting import DoorMetrics
 from tests.support.partition_builder import COMMIT, Partition, end, entry
 from tests.support.source import ROOT
 from tests.unit.project.test_documents import anchors
-from txbridge.cli.relay_program import RelayMetrics
+from txbridge.cli.service_program import RelayMetrics
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.listener import ListenerOutcome, LocalTransactionState
 from txbridge.client.metrics import ClientMetrics
