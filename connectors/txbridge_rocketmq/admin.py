@@ -30,6 +30,8 @@ from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.requests import parse_topic
 from txbridge_rocketmq.topics import Look, NoAnswerError
 
+T = TypeVar("T")
+
 #: Topics of RocketMQ's brokers. Clients and mqadmin name them by themselves.
 _OF_BROKERS = frozenset(
     {routes.DEFAULT_TOPIC, TRACE_TOPIC, "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
@@ -41,6 +43,8 @@ _MAX_IN_WINDOW, _MAX_CREATIONS = 60, 1_000
 _REQUEST_S = 2.5
 #: Time (s) until brokers know a new topic, and the pause between two looks. It takes some tens of milliseconds.
 _VISIBLE_S, _PAUSE_S = 1.0, 0.02
+#: The list of topics is read from Kafka once in this time (s), however often it is asked for.
+_LIST_S = 10.0
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -152,12 +156,6 @@ class TopicAdmin:
                 next="clients get TOPIC_NOT_EXIST; create the topics in Kafka",
             )
         return taken
-
-
-T = TypeVar("T")
-
-#: The list of topics is read from Kafka once in this time (s), however often it is asked for.
-_LIST_S = 10.0
 
 
 class MqadminRequests:

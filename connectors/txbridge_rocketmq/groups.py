@@ -18,7 +18,7 @@ from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import AccessKey
-from txbridge_rocketmq.setting import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics
 from txbridge_rocketmq.topics import MAX_NAMES, CheckTopics, LookUps, NoAnswerError
 
 #: Shortest time (s) between two look-ups of a group of plain producers: another door may have created its check

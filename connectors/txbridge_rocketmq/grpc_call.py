@@ -36,6 +36,15 @@ _HEADERS, _MAX_HEADER = (b"x-mq-client-id", b"authorization", b"x-mq-date-time")
 _MAX_UNREAD = 1_000
 #: Bytes of a stream's answers that its client has not taken, beyond which it gets no more: a burst of checks has less.
 _MAX_UNSENT = 4 * 1024 * 1024
+#: Bytes that a call counts whose request is not complete, for its headers and what Python keeps of it.
+_CALL_SIZE = 4 * 1024
+#: Bytes of all requests of a connection that are not complete. Large requests take turns, so only many of less than 64
+#: KiB at the same time take more.
+_MAX_COMING = 2 * MAX_FRAME
+#: A request must be complete within this time (s) after the start of its call, as a frame of the remoting protocol, and
+#: a message of a stream after its own start. While others wait for its memory, it must come at that rate, but for the
+#: second time (s).
+_REQUEST_S, _STILL_S = 30.0, 1.0
 
 
 class GrpcCall:
@@ -148,17 +157,6 @@ class GrpcCall:
             self.unsent += content
             self.trailers = end
             self._send(self)
-
-
-#: Bytes that a call counts whose request is not complete, for its headers and what Python keeps of it.
-_CALL_SIZE = 4 * 1024
-#: Bytes of all requests of a connection that are not complete. Large requests take turns, so only many of less than 64
-#: KiB at the same time take more.
-_MAX_COMING = 2 * MAX_FRAME
-#: A request must be complete within this time (s) after the start of its call, as a frame of the remoting protocol, and
-#: a message of a stream after its own start. While others wait for its memory, it must come at that rate, but for the
-#: second time (s).
-_REQUEST_S, _STILL_S = 30.0, 1.0
 
 
 class ComingRequests:

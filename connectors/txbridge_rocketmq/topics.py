@@ -34,6 +34,21 @@ MAX_NAMES = 100
 #: Time-out of a request (s), all attempts together. It takes milliseconds if Kafka answers. A client waits three
 #: seconds for a route.
 _REQUEST_S = 2.5
+#: Remembered groups with check topics. The oldest is dropped first, and then Kafka is asked about it again.
+_MAX_KNOWN = 10_000
+#: Check topics that are made at a time. Kafka takes tens of milliseconds for one.
+_THREADS = 4
+#: Longest time (s) for which a half message waits for its check topic. A client waits for three seconds.
+_WAIT_S = 2.0
+#: Time (s) for which Kafka's refusal of one counts. Somebody may be making or deleting topics, or giving a right.
+_REFUSED_S = 10.0
+#: Pause (s) after an attempt to make one that Kafka did not answer.
+_RETRY_S = 2.0
+#: Makes the check topic of a group if it is missing; whether it was. Blocks, until the function returns true at the
+#: latest. Raises TxBridgeError.
+Make = Callable[[str, Callable[[], bool]], bool]
+
+_log = get_logger("txbridge.rocketmq")
 
 
 class NoAnswerError(Exception):
@@ -176,24 +191,6 @@ def _remember(cache: OrderedDict[str, T], topic: str, value: T) -> None:
     cache.move_to_end(topic)
     if len(cache) > _MAX_TOPICS:
         cache.popitem(last=False)
-
-
-#: Remembered groups. The oldest is dropped first, and then Kafka is asked about it again.
-_MAX_KNOWN = 10_000
-#: Topics that are made at a time. Kafka takes tens of milliseconds for one.
-_THREADS = 4
-#: Longest time (s) for which a half message waits for its check topic. A client waits for three seconds.
-_WAIT_S = 2.0
-#: Time (s) for which Kafka's refusal of a topic counts. Somebody may be making or deleting topics, or giving a right.
-_REFUSED_S = 10.0
-#: Pause (s) after an attempt that Kafka did not answer.
-_RETRY_S = 2.0
-
-#: Makes the check topic of a group if it is missing; whether it was. Blocks, until the function returns true at the
-#: latest. Raises TxBridgeError.
-Make = Callable[[str, Callable[[], bool]], bool]
-
-_log = get_logger("txbridge.rocketmq")
 
 
 class CheckTopics:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import audit, demo, dev, doctor, kafka, operations, purge, rocketmq, service, show, topics
+from txbridge.cli import audit, dev, doctor, kafka, operations, purge, rocketmq, service, show, topics
 from txbridge.cli.options import SOURCES
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
@@ -80,4 +80,4 @@ for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=SOURCES)(_command)
 # These take none of the options about the cluster.
 app.command("purge")(purge.purge)
-app.command("demo")(demo.demo)
+app.command("demo")(dev.demo)

@@ -16,10 +16,10 @@ from txbridge_rocketmq import remoting_connection as connection_module
 from txbridge_rocketmq import topics as topics_module
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.codes import RequestCode
+from txbridge_rocketmq.door_options import DoorMetrics
 from txbridge_rocketmq.groups import Groups
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.setting import DoorMetrics
 from txbridge_rocketmq.topics import CheckTopics, LookUps, NoAnswerError
 
 from tests.property.test_rocketmq_frames import SMALL, Handler, Wire, frame

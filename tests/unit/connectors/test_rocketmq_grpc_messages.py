@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
-from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import (
     Code,
@@ -30,6 +29,7 @@ from txbridge_rocketmq.grpc_messages import (
     status_of,
     token,
 )
+from txbridge_rocketmq.message import decompressed
 
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import Decision

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from txbridge_rocketmq.codes import REFUSALS, RequestCode
+from txbridge_rocketmq.door_options import DoorMetrics
 from txbridge_rocketmq.grpc_messages import SERVICE
 from txbridge_rocketmq.grpc_service import REFUSALS as REFUSED_CALLS
-from txbridge_rocketmq.setting import DoorMetrics
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "rocketmq.md").read_text("utf-8")

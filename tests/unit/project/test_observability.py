@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
-from txbridge_rocketmq.setting import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry
 from tests.support.source import ROOT
