@@ -13,17 +13,15 @@ from txbridge.core.names import is_topic, short_id
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.codes import RequestError, ResponseCode
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.groups import ClientCheck, GroupMember, Groups, Join
 from txbridge_rocketmq.memory import RequestMemory
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.requests import ClientDecision
 from txbridge_rocketmq.sends import Sends, no_topic
-from txbridge_rocketmq.setting import DoorSetting
-from txbridge_rocketmq.topics import LookUps, Topics
+from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics
 
 T = TypeVar("T")
 

@@ -27,29 +27,25 @@ from txbridge.core.names import Names
 from txbridge.errors import UsageError
 from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import Bounds
+from txbridge.kafka.admin import Bounds, KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 from txbridge.web.web_server import Question, serving
-from txbridge_rocketmq.admin import MqadminRequests
-from txbridge_rocketmq.check_topics import CheckTopics
-from txbridge_rocketmq.client_listener import ClientListener
+from txbridge_rocketmq.access import WARNED_DAYS, Certificate
+from txbridge_rocketmq.admin import MqadminRequests, TopicAdmin
+from txbridge_rocketmq.client_connection import ClientListener
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.door_metrics import DoorMetrics
-from txbridge_rocketmq.door_options import DoorOptions
+from txbridge_rocketmq.door_options import DoorMetrics, DoorOptions, DoorSetting
 from txbridge_rocketmq.groups import Taker
-from txbridge_rocketmq.grpc_server import GrpcServer
+from txbridge_rocketmq.grpc_service import GrpcService
 from txbridge_rocketmq.identity import LARGEST_PARTITION
 from txbridge_rocketmq.outlet import Outlet
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.setting import DoorSetting
-from txbridge_rocketmq.topic_admin import TopicAdmin
-from txbridge_rocketmq.topics import LookUps, Topics, look_up
-from txbridge_rocketmq.watched_files import WARNED_DAYS, Certificate
+from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics, look_up
 
 _MIB = 1024 * 1024
 #: Linger of half messages and plain ones (ms): half of the time that Kafka takes to acknowledge, as in txbridge's own
@@ -78,28 +74,32 @@ def run(settings: WorkerSettings, options: DoorOptions, load: Any) -> None:
     """
     if load.old_port and 0 < options.port < 3:
         raise UsageError(f"--old-port needs a port two below that of --listen, which is {options.port}")
-    kafka = KafkaConnection(settings.bootstrap_servers)
-    admin = create_admin(settings.librdkafka, AdminClient, kafka)
+    names, cluster = Names(settings.namespace), KafkaCluster.connect(settings.librdkafka)
     metrics = DoorMetrics()
     questions: dict[str, Question] = {"/livez": list[str], "/readyz": lambda: ["the door is starting"]}
+
+    def look() -> Layout:
+        # Its error has the reason why no broker can be reached.
+        cluster.read_greeting(names.half)
+        return check_layout(cluster.admin, names, client=True)
+
     with end_on_signal(AT_START), serving(load.metrics_host, load.metrics_port, metrics.registry, questions):
-        look = partial(check_layout, admin, Names(settings.namespace), client=True)
         layout = keep_trying(look, _log, settings.bootstrap_servers)
-        kafka.cluster_id = layout.cluster_id
-        asyncio.run(_serve(settings, options, load, kafka, admin, layout, metrics, questions))
+        asyncio.run(_serve(settings, options, load, layout, metrics, questions))
 
 
 async def _serve(
     settings: WorkerSettings,
     options: DoorOptions,
     load: Any,
-    kafka: KafkaConnection,
-    admin: AdminClient,
     layout: Layout,
     metrics: DoorMetrics,
     questions: dict[str, Question],
 ) -> None:
     names, user = Names(settings.namespace), settings.librdkafka
+    kafka = KafkaConnection(settings.bootstrap_servers, settings=user)
+    kafka.cluster_id = layout.cluster_id
+    admin = create_admin(user, AdminClient, kafka)
     if layout.partitions > LARGEST_PARTITION + 1:
         raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
 
@@ -158,11 +158,10 @@ async def _serve(
         port = server.listen_on(options.host, options.port)
         if load.old_port:
             server.listen_on(options.host, port - 2)
-        rpc: GrpcServer | None = None
-        rpc_port = None
-        if options.grpc is not None:
-            rpc = GrpcServer(load.max_connections, layout.max_message_size, options.tls)
-            rpc_port = rpc.listen_on(*options.grpc)
+        rpc_server = ClientListener(
+            load.max_connections, options.tls, "--grpc-listen", needs_tls=options.tls is not None
+        )
+        rpc_port = None if options.grpc is None else rpc_server.listen_on(*options.grpc)
         door = Door(
             DoorSetting(
                 names=names,
@@ -191,12 +190,12 @@ async def _serve(
         at_end.push_async_callback(door.drain_requests, _PATIENCE_S)
         at_end.callback(remoting.drop_requests)
         at_end.push_async_callback(door.groups.close)
-        if rpc is not None:
-            at_end.push_async_callback(rpc.close, _PATIENCE_S)
+        rpc = GrpcService(door, max_streams=load.max_connections)
+        at_end.push_async_callback(rpc.close, _PATIENCE_S)
+        at_end.callback(rpc_server.close)
         at_end.callback(server.close)
         server.start(partial(DoorConnection, remoting), remoting.connections)
-        if rpc is not None:
-            rpc.start(door)
+        rpc_server.start(rpc.make_connection, rpc.connections)
         questions["/livez"] = lambda: _not_alive(alive)
         questions["/readyz"] = lambda: _not_ready(kafka, watch, stopped)
         # What is there by now stays. Each full collection would look at it, for tens of milliseconds.

@@ -13,13 +13,12 @@ from typing import Any
 
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, warning
 from txbridge.errors import UsageError
-from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, AccessKey, signature
+from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, WARNED_DAYS, AccessKey, signature
 from txbridge_rocketmq.codes import HTTP2_PREFACE, RequestCode, ResponseCode
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, request
 from txbridge_rocketmq.door_options import DoorOptions, door_options
 from txbridge_rocketmq.http2_frames import FrameKind, frame
 from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
-from txbridge_rocketmq.watched_files import WARNED_DAYS
 
 #: A door answers in milliseconds; a client gives up after three seconds.
 _ANSWER_S = 3.0

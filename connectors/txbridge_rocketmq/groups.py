@@ -18,9 +18,8 @@ from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import AccessKey
-from txbridge_rocketmq.check_topics import CheckTopics
-from txbridge_rocketmq.door_metrics import DoorMetrics
-from txbridge_rocketmq.topics import MAX_NAMES, LookUps, NoAnswerError
+from txbridge_rocketmq.door_options import DoorMetrics
+from txbridge_rocketmq.topics import MAX_NAMES, CheckTopics, LookUps, NoAnswerError
 
 #: Shortest time (s) between two look-ups of a group of plain producers: another door may have created its check
 #: topic. Clients introduce themselves every 30 s; with the same time here, each second look-up would come too early.

@@ -21,9 +21,9 @@ from txbridge_rocketmq.codes import (
     ResponseCode,
     UnauthenticatedError,
 )
-from txbridge_rocketmq.compression import COMPRESSED
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.mapping import DELAYS, DELIVER_MS
+from txbridge_rocketmq.message import COMPRESSED
 from txbridge_rocketmq.requests import PGROUP, TRAN_MSG, UNIQ_KEY, ClientDecision, SendRequest
 
 _PACKAGES = ("rocketmq", "rocketmq.grpc_protocol")

@@ -1,8 +1,9 @@
-"""The gRPC service of RocketMQ 5's clients."""
+"""The gRPC service of RocketMQ 5's clients, and its connections."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ from txbridge_rocketmq.grpc_messages import (
     topic_of,
 )
 from txbridge_rocketmq.grpc_streams import ConnectedClient, TelemetryStream, TelemetryStreams
+from txbridge_rocketmq.http2_connection import Http2Connection
 from txbridge_rocketmq.http2_frames import CallError, Status
 from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import StoredRecord, as_request_error
@@ -45,6 +47,12 @@ _log = get_logger("txbridge.rocketmq")
 _LONGEST_CLIENT_ID = 255
 #: Maximum of messages in one request. A client sends one at a time.
 _MAX_MESSAGES = 1_000
+#: Bytes of a request beside the body of its message, for properties and other fields.
+_MORE_THAN_BODY = 256 * 1024
+#: Minimum of the size limit of a request, in bytes: gRPC's own default.
+_LEAST_MESSAGE = 4 * 1024 * 1024
+#: Seconds between two looks whether all calls are answered, at the end.
+_LOOK_S = 0.02
 #: Where the calls of the service have their names.
 _FOLDER = f"/{SERVICE.full_name}/"
 TELEMETRY_PATH = f"{_FOLDER}Telemetry".encode()
@@ -91,6 +99,8 @@ class GrpcService:
     def __init__(self, door: Door, *, max_streams: int) -> None:
         self._door = door
         self._setting = door.setting
+        self._max_message = max(_LEAST_MESSAGE, door.setting.limits.value + _MORE_THAN_BODY)
+        self.connections: set[Http2Connection] = set()
         self._streams = TelemetryStreams(door, max_streams)
         served: dict[str, _Handler] = {
             "QueryRoute": self._query_route,
@@ -106,11 +116,19 @@ class GrpcService:
                 behaviour = self._behaviour_of(method.name, served[method.name], request, response)
                 self._behaviours[f"{_FOLDER}{method.name}".encode()] = behaviour
 
-    def begin_call(self, call: GrpcCall) -> asyncio.Task[None]:
-        """Serve a call. A client that gives it up does not stop what has begun."""
-        return self._door.spawn_task(self._serve_call(call))
+    def make_connection(self) -> Http2Connection:
+        """Make the connection of a client."""
+        return Http2Connection(
+            self._door.memory,
+            self._max_message,
+            self.connections,
+            TELEMETRY_PATH,
+            # A client that gives a call up does not stop what has begun.
+            lambda call: self._door.spawn_task(self._serve_call(call)),
+            self._count_late,
+        )
 
-    def count_late(self, calls: list[GrpcCall]) -> None:
+    def _count_late(self, calls: list[GrpcCall]) -> None:
         """Count calls of a connection whose requests do not come, with one line in the log for the memory they hold."""
         names = [self._name_of(one) for one in calls]
         for name in names:
@@ -118,9 +136,16 @@ class GrpcService:
         held = sum(len(one.received) for one in calls)
         _log.warning("request_not_received", peer=calls[0].peer, request=names[0], calls=len(calls), bytes=held)
 
-    def close(self) -> None:
-        """End all streams: their clients go to another door."""
+    async def close(self, patience: float) -> None:
+        """Take no more calls, and wait up to `patience` seconds for the open ones. Clients go to another door."""
+        for one in self.connections:
+            one.stop_calls()
         self._streams.end_streams()
+        until = time.monotonic() + patience
+        while time.monotonic() < until and any(one.is_busy for one in self.connections):  # noqa: ASYNC110  none has an event for its last answer
+            await asyncio.sleep(_LOOK_S)
+        for one in list(self.connections):
+            one.close()
 
     async def _serve_call(self, call: GrpcCall) -> None:
         try:
@@ -193,35 +218,22 @@ class GrpcService:
                 Status.INVALID_ARGUMENT,
                 f"the header x-mq-client-id is missing, or has more than {_LONGEST_CLIENT_ID} characters",
             )
-        stream = TelemetryStream(caller.client, key)
+        stream = TelemetryStream(caller.client, key, call)
         if not self._streams.add_stream(stream):
             self._count_answer("Telemetry", Code.TOO_MANY_REQUESTS)
             raise CallError(Status.RESOURCE_EXHAUSTED, "too many clients: see --max-connections")
-        reading = asyncio.create_task(self._read_stream(stream, call))
         try:
-            while not reading.done():
-                telling = asyncio.ensure_future(stream.next_command())
-                try:
-                    await asyncio.wait((telling, reading), return_when=asyncio.FIRST_COMPLETED)
-                    if telling.done():
-                        command = telling.result()
-                        if command is None:
-                            call.end_call()
-                            return
-                        await call.write_message(command.SerializeToString())
-                finally:
-                    telling.cancel()
-            reading.result()
+            await self._read_stream(stream)
             call.end_call()
         finally:
-            reading.cancel()
             self._streams.remove_stream(stream)
 
-    async def _read_stream(self, stream: TelemetryStream, call: GrpcCall) -> None:
+    async def _read_stream(self, stream: TelemetryStream) -> None:
         """Read the stream until the client ends it, or the door has to.
 
         The call ends at once then, even if the client takes no answers: nobody would read what it goes on to send.
         """
+        call = stream.call
         async for content in call:
             try:
                 command = _parsed(service.TelemetryCommand, content, "Telemetry", stream)
@@ -243,7 +255,7 @@ class GrpcService:
                 call.end_call(Status.UNIMPLEMENTED, CONSUMER_REFUSAL, last)
                 return
             told = settings_of(settings, self._setting.limits.value)
-            stream.queue_command(service.TelemetryCommand(status=_OK, settings=told))
+            stream.send_command(service.TelemetryCommand(status=_OK, settings=told))
             self._count_answer("Telemetry", Code.OK)
             topics = {one.name for one in settings.publishing.topics if not one.resource_namespace}
             self._streams.add_topics(stream, topics)

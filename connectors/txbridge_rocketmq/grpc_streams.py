@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from typing import Any
 
@@ -12,10 +11,9 @@ from txbridge_rocketmq.access import AccessKey
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import ClientCheck
+from txbridge_rocketmq.grpc_call import GrpcCall
 from txbridge_rocketmq.grpc_messages import orphan_of
 
-#: Maximum of commands that a client has not taken. Beyond it another client of the group is asked.
-_MAX_WAITING = 256
 #: Maximum of topics of one client. No producer has more; that would be an attack.
 _MAX_TOPICS = 1_000
 #: Topics of clients that have sent a transaction and have no stream yet. The oldest client is dropped first.
@@ -31,13 +29,13 @@ ConnectedClient = tuple[str, str]
 class TelemetryStream:
     """One client's telemetry stream, for the event loop only."""
 
-    def __init__(self, client: ConnectedClient, key: AccessKey | None) -> None:
+    def __init__(self, client: ConnectedClient, key: AccessKey | None, call: GrpcCall) -> None:
         self.client = client
         self.key = key
+        self.call = call
         #: Topics that its producer has named or sent a transaction to; as with RocketMQ's proxy they are its groups.
         self.topics: set[str] = set()
         self.groups: frozenset[str] = frozenset()
-        self._waiting: asyncio.Queue[Any] = asyncio.Queue(_MAX_WAITING)
 
     @property
     def peer(self) -> str:
@@ -45,25 +43,15 @@ class TelemetryStream:
 
     @property
     def takes_checks(self) -> bool:
-        return not self._waiting.full()
+        return self.call.takes_messages
 
     def send_check(self, question: ClientCheck) -> None:
-        self.queue_command(orphan_of(question))
+        self.send_command(orphan_of(question))
 
-    def queue_command(self, command: object) -> None:
-        """Queue a command for the client, unless the queue is full."""
-        if not self._waiting.full():
-            self._waiting.put_nowait(command)
-
-    def end_stream(self) -> None:
-        """End the stream, after the commands that wait for the client."""
-        if self._waiting.full():
-            self._waiting.get_nowait()
-        self._waiting.put_nowait(None)
-
-    async def next_command(self) -> Any:
-        """The next command for the client; None at the end."""
-        return await self._waiting.get()
+    def send_command(self, command: Any) -> None:
+        """Send a command, unless the client takes none."""
+        if self.takes_checks:
+            self.call.write_message(command.SerializeToString())
 
 
 class TelemetryStreams:
@@ -139,7 +127,7 @@ class TelemetryStreams:
         """End all streams."""
         for of_client in self._streams.values():
             for stream in of_client:
-                stream.end_stream()
+                stream.call.end_call()
 
     def _set_groups(self, stream: TelemetryStream) -> None:
         try:

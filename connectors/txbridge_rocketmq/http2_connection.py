@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from txbridge.log import get_logger
 from txbridge_rocketmq.client_connection import IDLE_S, STUCK_S, ClientConnection
-from txbridge_rocketmq.grpc_call import GrpcCall
-from txbridge_rocketmq.grpc_flow import AnswerWindows, ComingRequests
+from txbridge_rocketmq.grpc_call import AnswerWindows, ComingRequests, GrpcCall
 from txbridge_rocketmq.http2_frames import (
     ACK,
     END_STREAM,
@@ -116,6 +115,9 @@ class Http2Connection(ClientConnection):
         self._write_paused_at = None
         self._windows.hold_answers(is_held=False)
         self._receive_more()
+
+    def handle_frame(self) -> None:
+        """Nothing waits."""
 
     def receive_more(self) -> None:
         self._waits_to_receive = False
@@ -238,7 +240,6 @@ class Http2Connection(ClientConnection):
         self._coming.end_request(call)
         call.unsent.clear()
         call.add_message(None)
-        call.note_sent()
         self._last_call = time.monotonic()
 
     @property

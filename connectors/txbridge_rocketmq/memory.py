@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from txbridge_rocketmq.command import MAX_FRAME
 
@@ -49,24 +50,28 @@ class TurnQueue(Generic[T]):
         return None
 
 
-class Receiver(Protocol):
+class Receiver(ABC):
     """A connection."""
 
+    #: Its address.
+    peer = ""
+
     @property
-    def host(self) -> str: ...
+    def host(self) -> str:
+        return self.peer.rpartition(":")[0]
 
     @property
     def frame_size(self) -> int:
-        """Bytes of the request that waits for memory; 0 if the connection is closed."""
-        ...
+        """Bytes of the request that waits for memory; 0 if none does, or the connection is closed."""
+        return 0
 
+    @abstractmethod
     def handle_frame(self) -> None:
         """Go on: the request that has waited has got memory."""
-        ...
 
+    @abstractmethod
     def receive_more(self) -> None:
         """Go on to receive a large request."""
-        ...
 
 
 class RequestMemory:

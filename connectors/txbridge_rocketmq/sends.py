@@ -20,14 +20,12 @@ from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
-from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.mapping import refuse_in_batch
-from txbridge_rocketmq.message import encode_properties, parse_batch
+from txbridge_rocketmq.message import decompressed, encode_properties, parse_batch
 from txbridge_rocketmq.outlet import Outlet, Report
 from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, SendRequest
-from txbridge_rocketmq.setting import DoorSetting
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
 #: RocketMQ's limit of properties is 32,767 bytes. A check adds UNIQ_KEY once more, and at most 700 bytes of its own.
@@ -162,7 +160,7 @@ class Sends:
             self._require_checkable(send, uniq_key)
         is_delayed = message.deliver_at is not None and message.deliver_at > now_ms()
         if not (send.is_transactional or is_delayed):
-            return self._await_plain(uniq_key, self._send_record(message))
+            return self._await_stored(uniq_key, [self._send_record(message)])
         secret = self._setting.secret
         fingerprint = identity.fingerprint_of(
             secret, client, send.topic, message.value or b"", send.flag, send.properties
@@ -174,10 +172,6 @@ class Sends:
         transaction = identity.delayed_id(secret, send.group, uniq_key, fingerprint)
         return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
 
-    @staticmethod
-    async def _await_plain(uniq_key: str, record: asyncio.Future[Report]) -> list[StoredRecord]:
-        return [_stored(uniq_key, await record)]
-
     def _begin_batch(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
         messages = []
         for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
@@ -185,12 +179,12 @@ class Sends:
             messages.append(self._make_message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        return self._await_batch([self._send_record(message) for message in messages])
+        return self._await_stored("", [self._send_record(message) for message in messages])
 
     @staticmethod
-    async def _await_batch(records: list[asyncio.Future[Report]]) -> list[StoredRecord]:
-        # In spite of an error some may be stored: the client sends all of them again.
-        return [_stored("", one) for one in await asyncio.gather(*records)]
+    async def _await_stored(uniq_key: str, records: list[asyncio.Future[Report]]) -> list[StoredRecord]:
+        # In spite of an error some of a batch may be stored: the client sends all of them again.
+        return [_stored(uniq_key, report) for report in [await one for one in records]]
 
     def _send_record(self, message: Message) -> asyncio.Future[Report]:
         partition = -1 if message.partition is None else message.partition

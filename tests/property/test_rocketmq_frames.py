@@ -20,11 +20,10 @@ from txbridge_rocketmq import mapping
 from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq.codes import RequestError
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode
-from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import orphan_of
 from txbridge_rocketmq.memory import RequestMemory
-from txbridge_rocketmq.message import MAX_PROPERTIES, encode_properties, parse_batch, parse_properties
+from txbridge_rocketmq.message import MAX_PROPERTIES, decompressed, encode_properties, parse_batch, parse_properties
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.requests import SendRequest, parse_end, parse_send

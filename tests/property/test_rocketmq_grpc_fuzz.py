@@ -17,7 +17,7 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from txbridge_rocketmq import grpc_flow
+from txbridge_rocketmq import grpc_call
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.grpc_messages import SERVICE, definition, service
 from txbridge_rocketmq.grpc_streams import _MAX_EARLY, TelemetryStreams
@@ -292,7 +292,7 @@ def test_calls_whose_requests_do_not_come_are_ended_and_keep_no_other_client_awa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each connection takes a limited number of calls at a time."""
-    monkeypatch.setattr(grpc_flow, "_REQUEST_S", 1.0)
+    monkeypatch.setattr(grpc_call, "_REQUEST_S", 1.0)
     with GrpcDoor() as door, socket.create_connection(("127.0.0.1", door.port), 60) as wire:
         wire.sendall(PREFACE + b"".join(begun(2 * number + 1) for number in range(1_100)))
         assert door.serves()

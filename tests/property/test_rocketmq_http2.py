@@ -107,7 +107,7 @@ class Session:
             call.answer_request(call.request)
             return
         async for content in call:
-            await call.write_message(content)
+            call.write_message(content)
         call.end_call()
 
     async def feed(self, pieces: Iterable[bytes]) -> None:

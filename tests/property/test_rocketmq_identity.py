@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from txbridge_rocketmq import identity
 from txbridge_rocketmq.command import RemotingCommand
-from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.grpc_messages import definition, end_of, service, token
-from txbridge_rocketmq.message import encode_properties, parse_properties
+from txbridge_rocketmq.message import decompressed, encode_properties, parse_properties
 from txbridge_rocketmq.requests import parse_end
 
 SECRET = b"the secret of all doors of a test"

@@ -6,12 +6,14 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from tests.integration.test_security import GROUP, Listener, Scene, scene  # noqa: F401  (a fixture)
 from tests.support.command_line import run_txbridge
 from tests.support.harness import WorkerProcess, eventually
+from tests.support.rocketmq_door import Door
 from tests.support.secure_kafka import SecureKafka, secure_kafka
 from tests.support.token_endpoint import BROKER, TokenEndpoint
 from txbridge import LocalTransactionState, Message, PrepareError, TransactionProducer
@@ -115,11 +117,17 @@ def test_wrong_secret_and_endpoint_away_are_named(scene: Scene, endpoint: TokenE
         url = kafka["sasl.oauthbearer.token.endpoint.url"].replace("key=hidden", "***")
         worker = start_worker(scene, kafka, wait=0)
         worker.wait_logged("kafka_unreachable")
+        place = SimpleNamespace(bootstrap_servers=kafka["bootstrap.servers"], namespace=scene.bridge.namespace)
+        given = [f"--kafka={name}={value}" for name, value in kafka.items() if name != "bootstrap.servers"]
+        door = Door(place, *given)  # type: ignore[arg-type]
+        door.wait_logged("kafka_unreachable")
         variables = {**os.environ, "TXBRIDGE_KAFKA": json.dumps(kafka), "TXBRIDGE_NAMESPACE": scene.bridge.namespace}
         done = run_txbridge("pending", env=variables)
-        for text in (worker.events("kafka_unreachable")[0]["error"], done.stderr.replace("\n", " ")):
+        logged = (one.events("kafka_unreachable")[0]["error"] for one in (worker, door))
+        for text in (*logged, done.stderr.replace("\n", " ")):
             assert reason in text
             assert f"check the token endpoint {url}" in text
             assert "hidden" not in text
         worker.stop()
-        assert kafka["sasl.oauthbearer.client.secret"] not in worker.log + done.stderr
+        assert kafka["sasl.oauthbearer.client.secret"] not in worker.log + door.log + done.stderr
+        door.__exit__(None, None, None)

@@ -10,14 +10,13 @@ from typing import Any, Self
 
 import grpc
 from txbridge_rocketmq.access import AccessKeys
-from txbridge_rocketmq.check_topics import CheckTopics
+from txbridge_rocketmq.client_connection import ClientListener
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.grpc_messages import definition, service
-from txbridge_rocketmq.grpc_server import GrpcServer
-from txbridge_rocketmq.setting import DoorSetting
-from txbridge_rocketmq.topics import LookUps, Topics
+from txbridge_rocketmq.grpc_service import GrpcService
+from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics
 
 from txbridge.client.message import MessageLimits
 from txbridge.core.names import Names
@@ -79,12 +78,14 @@ class GrpcDoor:
             memory=MEMORY,
             max_groups=50,
         )
-        self._listener = GrpcServer(self._most, MOST, None)
+        self._service = GrpcService(self.door, max_streams=self._most)
+        self._listener = ClientListener(self._most, None)
         self.port = self._listener.listen_on("127.0.0.1", 0)
-        self._listener.start(self.door)
+        self._listener.start(self._service.make_connection, self._service.connections)
 
     async def _stop(self) -> None:
-        await self._listener.close(5)
+        self._listener.close()
+        await self._service.close(5)
         await self.door.groups.close()
         await self.door.drain_requests(5)
         self.door.close()

@@ -9,23 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import (
-    acls,
-    answer_checks,
-    audit,
-    demo,
-    dev,
-    doctor,
-    kafka,
-    operations,
-    purge,
-    relay,
-    resolve_all,
-    rocketmq,
-    show,
-    topics,
-    worker,
-)
+from txbridge.cli import audit, dev, doctor, kafka, operations, purge, rocketmq, service, show, topics
 from txbridge.cli.options import SOURCES
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
@@ -76,17 +60,16 @@ def txbridge(
 
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
-topics.app.command("acls", epilog=SOURCES)(acls.acls)
 #: The other commands in the order of the help; typer calls them.
 _COMMANDS = {
     "dev": dev.dev,
-    "worker": worker.make_command(),
-    "relay": relay.relay,
-    "answer-checks": answer_checks.answer_checks,
+    "worker": service.worker_command(),
+    "relay": service.relay,
+    "answer-checks": service.answer_checks,
     "pending": operations.pending_command,
     "resolve": operations.resolve_command,
     "resume": operations.resume_command,
-    "resolve-all": resolve_all.resolve_all_command,
+    "resolve-all": operations.resolve_all_command,
     "show": show.show_command,
     "acknowledge": operations.acknowledge_command,
     "rocketmq": rocketmq.rocketmq,
@@ -97,4 +80,4 @@ for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=SOURCES)(_command)
 # These take none of the options about the cluster.
 app.command("purge")(purge.purge)
-app.command("demo")(demo.demo)
+app.command("demo")(dev.demo)

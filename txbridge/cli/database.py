@@ -1,30 +1,21 @@
-"""The database that a command is given by its URL, and the frame of a process that works with it and Kafka."""
+"""The database that a command is given by its URL, and the purge of txbridge's tables in it."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from sqlalchemy import Engine, Executable, Table, create_engine, select
+from sqlalchemy import Engine, create_engine, inspect, select
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from txbridge_sqlalchemy.row import ask, first_line
+from txbridge_sqlalchemy.inbox_table import inbox
+from txbridge_sqlalchemy.row import CREATE_IT, first_line
+from txbridge_sqlalchemy.table import OutcomeTable, SqlPurgedTable
 
-from txbridge.backoff import keep_trying
-from txbridge.config.worker import WorkerSettings
 from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError
-from txbridge.interrupts import AT_START, end_on_signal
-from txbridge.proof import PROOF_EVERY_S, ProofOfLife
-from txbridge.web.web_server import serving
+from txbridge.text import iso_time
 
-#: Seconds that the end waits for lookups, ENDs and answers. docs/operations.md asks for 25 s between SIGTERM and
-#: SIGKILL.
-CLOSE_S = 15.0
-#: Seconds of an attempt to start a client, which takes one if Kafka answers.
-START_S = 10.0
 _EXAMPLE = "it is written like postgresql+psycopg://user:password@host/database or sqlite:////path/to/file"
 
 
@@ -68,63 +59,33 @@ def _answers(engine: Engine) -> bool:
     return True
 
 
-class DatabaseWatch:
-    """Whether `question` is answered, in a thread of its own: a database that hangs must not hold up an answer."""
+def purge_tables(database_url: str, ages: dict[str, timedelta], batch: int, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Purge the tables, each with its age; what was done, a dict for each.
 
-    def __init__(self, engine: Engine, question: Executable) -> None:
-        self._engine = engine
-        self._question = question
-        self._answered = ProofOfLife()
-        self._error = ""
-
-    def start(self) -> None:
-        threading.Thread(target=self._watch_table, name="txbridge-database", daemon=True).start()
-
-    def list_problems(self) -> list[str]:
-        if not self._error and self._answered.is_fresh:
-            return []
-        return [f"the database does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
-
-    def _watch_table(self) -> None:
-        while True:
-            try:
-                with self._engine.connect() as connection:
-                    ask(connection, self._question).first()
-            except SQLAlchemyError as error:
-                self._error = first_line(error)
-            else:
-                self._error = ""
-                self._answered.renew()
-            time.sleep(PROOF_EVERY_S)
-
-
-@contextmanager
-def service(
-    settings: WorkerSettings,
-    engine: Engine,
-    table: Table,
-    verify: Callable[[], object],
-    registry: CollectorRegistry,
-    obstacles: Callable[[], list[str]],
-    log: Any,
-) -> Iterator[tuple[ExitStack, Callable[[], list[str]]]]:
-    """Wait for the database. Gives what is closed at the end, and a function that says why the process is not ready.
-
-    `verify` makes sure that `table` can be used, and `obstacles` says why the work does not get on. A signal ends the
-    process at once, until the block hands over.
-
-    Raises UsageError and LocalProblemError.
+    Raises UsageError, and LocalProblemError for the database.
     """
-    database = DatabaseWatch(engine, select(*table.primary_key).limit(1))
+    engine = make_engine(database_url, 1)
+    try:
+        with asking(engine, "run it again, as what was deleted is no longer needed: {} could not be purged"):
+            return [
+                {
+                    "table": table.table.name,
+                    "before": iso_time(table.time_before(ages[table.table.name])),
+                    "rows": table.purge_rows(ages[table.table.name], batch, dry_run=dry_run),
+                }
+                for table in _tables(engine, ages)
+            ]
+    finally:
+        engine.dispose()
 
-    def why_not_ready() -> list[str]:
-        return obstacles() + database.list_problems()
 
-    with end_on_signal(AT_START), ExitStack() as at_last:
-        at_last.callback(engine.dispose)
-        database.start()
-        questions = {"/livez": list[str], "/readyz": why_not_ready}
-        at_last.enter_context(serving(settings.metrics_host, settings.metrics_port, registry, questions))
-        verify = asking(engine, f"the table {table.name} in {{}} cannot be used")(verify)
-        keep_trying(verify, log, engine.url.render_as_string())
-        yield at_last, why_not_ready
+def _tables(engine: Engine, ages: dict[str, timedelta]) -> list[SqlPurgedTable]:
+    """The tables that are there. Raises LocalProblemError if one is not, though there is an age for it."""
+    there = inspect(engine)
+    tables = [one for one in (OutcomeTable(engine), SqlPurgedTable(engine, inbox)) if one.table.name in ages]
+    found = [one for one in tables if there.has_table(one.table.name)]
+    missing = [one.table.name for one in tables if one not in found]
+    # A consumer has the inbox alone, and nobody has named the other table.
+    if not found or inbox.name in missing:
+        raise LocalProblemError(f"{engine.url.render_as_string()} has no table {missing[-1]}: {CREATE_IT}")
+    return found

@@ -1,9 +1,11 @@
-"""`txbridge dev`: Kafka, the topics and a worker in one terminal, to try txbridge or to develop a service with it."""
+"""`txbridge dev` and `txbridge demo`: Kafka, topics and a worker in one terminal, and the example examples/flights."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
+import sys
 import threading
 import time
 from http.client import HTTPConnection
@@ -14,7 +16,7 @@ import typer
 
 from txbridge.cli.kafka import DEFAULT_PORT, DataDirOption, SecurePort, say_secure, wait_for_end
 from txbridge.cli.options import Config
-from txbridge.cli.terminal import complain
+from txbridge.cli.terminal import complain, console
 from txbridge.cli.topics import RealTopics, WantedOptions
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import WorkerSettings
@@ -22,7 +24,7 @@ from txbridge.core.names import Names
 from txbridge.embedded.paths import default_data_dir
 from txbridge.embedded.ports import HOST, is_free, require_free
 from txbridge.embedded.server import EmbeddedKafka
-from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.errors import EnvironmentProblemError, LocalProblemError, UsageError
 from txbridge.extras import needs
 from txbridge.interrupts import EXIT_INTERRUPTED, end_at_hangup, hand_over, if_interrupted, in_own_thread
 from txbridge.kafka.admin import KafkaCluster
@@ -35,6 +37,11 @@ DEFAULT_METRICS_PORT = 9464
 EXIT_KAFKA_ENDED = 2
 # Seconds between two requests to /readyz. A worker serves some seconds after its start.
 _READY_POLL_S = 0.2
+#: Folder of the examples below the environment of txbridge. compose/demo.Dockerfile copies them there.
+INSTALLED_EXAMPLES = Path("share", "txbridge", "examples")
+#: A file that every demo leaves in its folder.
+_OF_A_DEMO = "flights.sqlite"
+_EXAMPLES = (Path(__file__).resolve().parents[2] / "examples", Path(sys.prefix) / INSTALLED_EXAMPLES)
 
 
 def dev(
@@ -136,3 +143,45 @@ def _is_ready(port: int) -> bool:
         return False
     finally:
         connection.close()
+
+
+def demo(
+    flights: int | None = typer.Option(None, metavar="N", min=1, help="Number of flights; default: all 336,776."),
+    bootstrap_servers: str | None = typer.Option(
+        None,
+        metavar="HOST:PORT,...",
+        help="Your own cluster with topics and workers, used by nothing else. Default: the demo starts its own.",
+    ),
+    folder: Path = typer.Option(
+        Path("build/demo"), metavar="FOLDER", help="Where everything is written; that of an earlier demo is emptied."
+    ),
+    *,
+    yes: bool = typer.Option(False, "--yes", help="Empty --folder, whatever is in it."),
+) -> None:
+    """Real flights through a real Kafka: prepare, decide, check back, kill a worker, deliver once, audit.
+
+    Exit code 0 only when the audit is clean and every count is the expected one.
+    """
+    examples = next((folder for folder in _EXAMPLES if (folder / "flights" / "run.py").is_file()), None)
+    if examples is None:
+        raise LocalProblemError(
+            "the demo is not part of the installed package: clone the repository of txbridge, and run `make demo` there"
+        )
+    if not yes and folder.is_dir() and any(folder.iterdir()) and not (folder / _OF_A_DEMO).exists():
+        raise UsageError(f"{folder} holds something else than a demo: name another --folder, or empty it with --yes")
+    sys.path.insert(0, str(examples))
+    # This loads PySpark, Faust's settings and the embedded Kafka, which the other commands do not need.
+    with needs("demo", "the demo needs PySpark and its data"):
+        demonstration = importlib.import_module("flights.run")
+
+        # SIGTERM ends the demo as Ctrl-C does: with every process that it started.
+        hand_over(signal.default_int_handler)
+        screen = console()
+        try:
+            report = demonstration.run_demo(folder, flights, screen, bootstrap_servers)
+        except KeyboardInterrupt:
+            screen.show_cursor()
+            # Python would wait for what the demonstration's own thread is in.
+            os._exit(EXIT_INTERRUPTED)
+    demonstration.print_summary(report, folder, screen)
+    sys.exit(0 if report.clean else 1)

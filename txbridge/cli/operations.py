@@ -1,11 +1,13 @@
-"""`txbridge pending | resolve | resume | acknowledge`: operations on stuck transactions and partitions."""
+"""`txbridge pending | resolve | resume | resolve-all | acknowledge`, for stuck transactions and partitions."""
 
 from __future__ import annotations
 
 import enum
 import getpass
 import socket
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -13,23 +15,36 @@ from typing import Annotated, Any
 import typer
 
 from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
-from txbridge.cli.pending import print_listing
-from txbridge.cli.render import answer_record, message_record, print_answers, print_refusal
+from txbridge.cli.render import answer_record, message_record, print_answers, print_listing, print_refusal
 from txbridge.cli.terminal import complain, console, print_json, warn
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.interrupts import if_interrupted
-from txbridge.operations import Answer, Connection, Result, Selection, abandon, list_pending, resolve, resume
+from txbridge.operations import (
+    Action,
+    Answer,
+    Connection,
+    Result,
+    Selection,
+    abandon,
+    list_pending,
+    resolve,
+    resolve_all,
+    resume,
+)
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.address import FinishedError
+from txbridge.operations.causes import GroupStates, cause_of
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S, check_words
 from txbridge.subject import about
-from txbridge.text import parse_age
+from txbridge.text import parse_age, plain
 
 #: Exit codes. main.py uses the same 2 for every TxBridgeError.
 EXIT_DONE, EXIT_REFUSED, EXIT_COULD_NOT, EXIT_STORED = 0, 1, 2, 3
+#: Largest number of characters shown of a cause, which can contain an error text of Kafka.
+_LONGEST = 500
 
 
 class StateFilter(enum.Enum):
@@ -182,7 +197,7 @@ def resolve_command(
             return [abandon(connection, message, id_prefix=id_prefix, dry_run=dry_run, **given)]
         return [resolve(connection, message, wanted, id_prefix=id_prefix, **given)]
 
-    answer(work, settings, output_format, lambda *_: [])
+    answer(work, settings, output_format)
 
 
 @spread
@@ -204,7 +219,71 @@ def resume_command(
     def work(connection: Connection) -> list[Answer]:
         return [resume(connection, message, id_prefix=id_prefix, **given)]
 
-    answer(work, cluster.load_settings(), output_format, lambda *_: [])
+    answer(work, cluster.load_settings(), output_format)
+
+
+@spread
+def resolve_all_command(
+    *,
+    action: Annotated[
+        Action,
+        typer.Argument(
+            help="commit or rollback pending messages, abandon held or scheduled ones, resume discarded ones."
+        ),
+    ],
+    cause: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Messages whose cause, as `txbridge pending` lists it, contains this text."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the messages.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Act on all of them.")] = False,
+    expect: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="With --yes: act if exactly this many messages match, as in the dry run; else do nothing.",
+        ),
+    ] = None,
+    how: CommandOptions,
+    filters: Filters,
+    cluster: ClusterOptions,
+    output_format: OutputFormat = Format.TABLE,
+) -> None:
+    """Commit, roll back, abandon or resume all open messages of a cause or a group, after a dry run.
+
+    Exit code 0: done, or no message matches; 1: some or all were refused; 2: failed; 3: stored, but not done yet. Then
+    no worker has applied it, or a real topic does not accept it.
+    """
+    if cause is not None and not cause.strip():
+        raise UsageError("--cause needs part of a cause, as `txbridge pending` lists it")
+    if cause is None and filters.group is None:
+        raise UsageError("say which messages: give --cause with part of a cause, or --group with a producer group")
+    if dry_run == yes:
+        raise UsageError("it acts on many messages: look at them with --dry-run, then give --yes")
+    if dry_run and expect is not None:
+        raise UsageError("--expect needs --yes: it is the number of messages of a dry run")
+    given = how.as_arguments(dry_run=dry_run)
+    selection = filters.as_selection(cause)
+    settings = cluster.load_settings()
+
+    def work(connection: Connection) -> list[Answer]:
+        return resolve_all(connection, action, selection, dry_run=dry_run, expected=expect, **given)
+
+    def summary(connection: Connection, answers: list[Answer]) -> list[str]:
+        if not answers:
+            return ["no message matches"]
+        if not dry_run:
+            return _counted(one.result.value for one in answers)
+        now, problem_of = time.time_ns() // 1_000_000, GroupStates(connection).problem_of
+        causes = _counted(cause_of(one.message, now, problem_of) for one in answers)
+        return [*causes, f"nothing was written; to do it, give --yes --expect {len(answers)} and --reason"]
+
+    answer(work, settings, output_format, summary)
+
+
+def _counted(texts: Iterable[str]) -> list[str]:
+    return [f"{count:,}  {plain(text, _LONGEST)}" for text, count in Counter(texts).most_common()]
 
 
 def default_operator() -> str:
@@ -232,7 +311,7 @@ def answer(
     work: Callable[[Connection], list[Answer]],
     settings: WorkerSettings,
     output_format: Format,
-    summary: Callable[[Connection, list[Answer]], list[str]],
+    summary: Callable[[Connection, list[Answer]], list[str]] = lambda *_: [],
 ) -> None:
     """Carry out a command, print its answers, and end with its exit code.
 

@@ -1,4 +1,4 @@
-"""The options of `txbridge purge`. purge_program.py does the work."""
+"""The options of `txbridge purge`. database.py does the work."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def purge(
         ages["txbridge_inbox"] = _age_of(inbox_older_than, "--inbox-older-than")
     # Only here: other commands need no database.
     with needs("sqlalchemy", "purge reads a database by SQLAlchemy"):
-        from txbridge.cli import purge_program  # noqa: PLC0415
-    report = purge_program.run(url, ages, batch, dry_run=dry_run)
+        from txbridge.cli import database  # noqa: PLC0415
+    report = database.purge_tables(url, ages, batch, dry_run=dry_run)
     if output_format is Format.JSON:
         sys.stdout.write(json.dumps({"dry_run": dry_run, "tables": report}, indent=2) + "\n")
     else:

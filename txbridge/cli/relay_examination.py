@@ -19,7 +19,7 @@ from txbridge_sqlalchemy.relay_blocks import Blocks
 from txbridge_sqlalchemy.relay_sessions import limit_transactions
 
 from txbridge.cli.database import asking, make_engine
-from txbridge.cli.relay_program import table_of
+from txbridge.cli.service_program import table_of
 from txbridge.core.names import Names
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
 from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError

@@ -15,16 +15,13 @@ from txbridge.core.states import TransactionState
 from txbridge.doctor.cluster_view import ClusterView
 from txbridge.doctor.finding import Check, Finding, note, ok, problem, unknown, warning
 from txbridge.errors import TxBridgeError
-from txbridge.operations.causes import REMEDIES, START_IT
+from txbridge.operations.causes import REMEDIES, START_IT, is_overdue
 from txbridge.operations.connection import Connection
 from txbridge.operations.listing import with_keys
-from txbridge.operations.model import NextStep
 from txbridge.operations.reading import try_read_views
 from txbridge.operations.view import PartitionView
 from txbridge.text import counted, duration
 
-#: A worker sends checks when they are due. A message that is a minute late has no worker, or no live producer group.
-_OVERDUE_MS = 60_000
 #: Most half messages of a partition that are read for their barrier tables.
 _MOST_BODIES = 100
 
@@ -126,14 +123,11 @@ def _count(found: Backlog, view: PartitionView, now: int) -> None:
             case TransactionState.PENDING:
                 found.pending[message.group] += 1
                 found.oldest[message.group] = min(found.oldest.get(message.group, now), message.born)
-                steps = {NextStep.CHECK, NextStep.DISCARD}
-                if message.next_step in steps and message.next_due is not None and not message.stored:
-                    found.overdue += now - message.next_due > _OVERDUE_MS
+                found.overdue += is_overdue(message, now)
             case TransactionState.HELD:
                 found.held.update(topics_of(message.real_topic))
             case TransactionState.SCHEDULED:
-                due = message.next_due
-                found.undelivered += due is not None and message.stored is None and now - due > _OVERDUE_MS
+                found.undelivered += is_overdue(message, now)
             case _:
                 found.discarded[message.group] += 1
 

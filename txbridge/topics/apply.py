@@ -19,7 +19,7 @@ def _plan(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[Top
     brokers = cluster.broker_count()
     seen = cluster.read_topics(_topics(names, options))
     plans = compare(names, options, seen, brokers)
-    return _carry_out(cluster, plans, dry_run=True)
+    return carry_out(cluster, plans, dry_run=True)
 
 
 def apply(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[TopicPlan]:
@@ -31,7 +31,7 @@ def apply(cluster: KafkaCluster, names: Names, options: PlanOptions) -> list[Top
     planned = _plan(cluster, names, options)
     if any(one.action is TopicAction.REFUSED for one in planned):
         return planned
-    done = _carry_out(cluster, planned, dry_run=False)
+    done = carry_out(cluster, planned, dry_run=False)
     if not any(one.action is TopicAction.REFUSED for one in done):
         wait_for(lambda: _is_done(cluster, names, options, done), "some topics were still not as wanted")
     return done
@@ -54,7 +54,7 @@ def _topics(names: Names, options: PlanOptions) -> list[str]:
     return [*ours, *(one.name for one in options.real_topics)]
 
 
-def _carry_out(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
+def carry_out(cluster: KafkaCluster, plans: list[TopicPlan], *, dry_run: bool) -> list[TopicPlan]:
     """Create and alter topics, or have the cluster judge both. Its refusals (rights, policies, brokers) go into plans.
 
     Providers of Kafka do not let every property be set. A property that is not vital does not stop the others.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, TopicRequest, wait_for
+from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, wait_for
 from txbridge.kafka.unreachable import other_cluster
-from txbridge.topics.plan import PlanOptions, judge
-from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Change, Deviation, WantedTopic, check_topic
+from txbridge.topics.apply import carry_out
+from txbridge.topics.plan import PlanOptions, TopicAction, TopicPlan, judge
+from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Deviation, check_topic
 
 __all__ = ["Layout", "LayoutError", "OutboxLayout", "check_layout", "ensure_check_topic", "verify_relay_topic"]
 
@@ -129,15 +130,17 @@ def ensure_check_topic(
     if sight is None:
         if problem := other_cluster(layout.cluster_id, cluster.read_greeting(names.half).cluster_id):
             raise EnvironmentProblemError(problem)
-        # Some providers' clusters do not let every property be set. Those that are not vital are given up, one by one.
-        properties = sorted(wanted.new_properties(layout.replication_factor), key=lambda one: not one.vital)
-        while (reason := _create(cluster, wanted, properties, layout)) is not None:
+        copies = layout.replication_factor
+        properties = replace(wanted, in_sync=layout.min_insync_replicas).new_properties(copies)
+        planned = [TopicPlan(topic, TopicAction.CREATE, wanted.partitions, copies, tuple(properties))]
+        # The dry run leaves out what the cluster does not allow to be set and is not vital.
+        [done] = carry_out(cluster, carry_out(cluster, planned, dry_run=True), dry_run=False)
+        for reason in done.reasons:
             if ALIKE in reason:
                 raise UsageError(
                     f"the name of producer group {group!r} is too similar to that of another group here: {reason}"
                 )
-            if properties.pop().vital:
-                raise LayoutError([f"{topic}: {reason}; or let an administrator run {wanted.apply}"])
+            raise LayoutError([f"{topic}: {reason}; or let an administrator run {wanted.apply}"])
     else:
         _list_weak(wanted.deviations(sight))
 
@@ -147,10 +150,3 @@ def ensure_check_topic(
 
     wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
     return sight is None
-
-
-def _create(cluster: KafkaCluster, topic: WantedTopic, changes: Sequence[Change], layout: Layout) -> str | None:
-    """Create a check topic with these properties. Returns the reason if it was refused."""
-    config = {one.name: one.new for one in changes} | {IN_SYNC: str(layout.min_insync_replicas)}
-    request = TopicRequest(topic.name, topic.partitions, layout.replication_factor, config)
-    return cluster.create_topics([request], dry_run=False)[topic.name]

@@ -10,18 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from txbridge_rocketmq import check_topics
 from txbridge_rocketmq import groups as module
 from txbridge_rocketmq import memory as memory_module
 from txbridge_rocketmq import remoting_connection as connection_module
+from txbridge_rocketmq import topics as topics_module
 from txbridge_rocketmq.access import AccessKeys
-from txbridge_rocketmq.check_topics import CheckTopics
 from txbridge_rocketmq.codes import RequestCode
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics
 from txbridge_rocketmq.groups import Groups
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
-from txbridge_rocketmq.topics import LookUps, NoAnswerError
+from txbridge_rocketmq.topics import CheckTopics, LookUps, NoAnswerError
 
 from tests.property.test_rocketmq_frames import SMALL, Handler, Wire, frame
 from tests.support.rocketmq_door import frame as request_frame
@@ -418,7 +417,7 @@ async def test_the_first_half_message_of_a_group_makes_its_check_topic_once_and_
 async def test_a_group_that_can_get_no_checks_is_refused_as_long_as_that_is_so(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(check_topics, "_REFUSED_S", 0.1)
+    monkeypatch.setattr(topics_module, "_REFUSED_S", 0.1)
     maker, cluster = Maker(), Cluster()
     topics = CheckTopics(maker, most=1)
     groups = Groups(LookUps(cluster.look, 1), str, topics, cluster.join, cluster.ask, DoorMetrics(), 5)
@@ -435,8 +434,8 @@ async def test_a_group_that_can_get_no_checks_is_refused_as_long_as_that_is_so(
 
 
 async def test_without_an_answer_of_kafka_a_check_topic_is_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_topics, "_WAIT_S", 0.01)
-    monkeypatch.setattr(check_topics, "_RETRY_S", 0.1)
+    monkeypatch.setattr(topics_module, "_WAIT_S", 0.01)
+    monkeypatch.setattr(topics_module, "_RETRY_S", 0.1)
     maker = Maker()
     topics = CheckTopics(maker, most=2)
     maker.fails = [KafkaUnreachableError("no answer")]

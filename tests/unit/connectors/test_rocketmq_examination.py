@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from txbridge_rocketmq.access import Certificate
 from txbridge_rocketmq.command import RemotingCommand, response
 from txbridge_rocketmq.door_options import SECRET_VARIABLE
 from txbridge_rocketmq.examination import examine_door
-from txbridge_rocketmq.watched_files import Certificate
 
 from tests.support.rocketmq_door import tls_options
 from txbridge.cli.rocketmq import DoorPlace

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.codes import RequestError, UnauthenticatedError
-from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.grpc_messages import (
     Code,
@@ -30,6 +29,7 @@ from txbridge_rocketmq.grpc_messages import (
     status_of,
     token,
 )
+from txbridge_rocketmq.message import decompressed
 
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import Decision
@@ -55,7 +55,7 @@ def message(**system: Any) -> Any:
 def test_the_classes_come_without_the_client_that_they_are_shipped_with() -> None:
     """The client's import would write into the home directory; grpcio, which is installed with it, takes 30 MiB."""
     program = (
-        "import sys, txbridge_rocketmq.grpc_server\n"
+        "import sys, txbridge_rocketmq.grpc_service\n"
         "print(sorted(one for one in sys.modules if one.split('.')[0] in {'rocketmq', 'opentelemetry', 'grpc'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -51,11 +51,14 @@ async def test_decisions_share_a_record_unless_a_client_waits_or_many_have_come(
         answers = [submit(), submit("other"), submit()]
         await asyncio.sleep(0.1)
         assert kafka.records == 1
-        # A client that waits takes the others along: three decisions of one group, and one of the other.
+        # A client that waits takes those of its group along: three decisions are in one record.
         await submit(is_awaited=True)
-        assert kafka.records == 3
-        assert await asyncio.gather(*answers) == [None] * 3
+        assert kafka.records == 2
+        assert [answer.done() for answer in answers] == [True, False, True]
         assert await asyncio.gather(*(submit() for _ in range(200))) == [None] * 200
+        assert kafka.records == 3
+        await submit("other", is_awaited=True)
+        assert await asyncio.gather(*answers) == [None] * 3
         assert kafka.records == 4
     assert decisions.unsettled == 0
 

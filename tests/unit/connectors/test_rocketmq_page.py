@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from txbridge_rocketmq.codes import REFUSALS, RequestCode
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics
 from txbridge_rocketmq.grpc_messages import SERVICE
 from txbridge_rocketmq.grpc_service import REFUSALS as REFUSED_CALLS
 

@@ -18,9 +18,8 @@ from txbridge_rocketmq import identity, mapping, remoting
 from txbridge_rocketmq.access import AccessKeys, require_group, require_topic, signature
 from txbridge_rocketmq.codes import REFUSALS, RequestCode, RequestError, ResponseCode, refusal
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, response
-from txbridge_rocketmq.compression import decompressed
 from txbridge_rocketmq.door_options import door_options, read_secret
-from txbridge_rocketmq.message import StoredMessage, parse_address, parse_batch, parse_properties, text_of
+from txbridge_rocketmq.message import StoredMessage, decompressed, parse_address, parse_batch, parse_properties, text_of
 from txbridge_rocketmq.requests import foreign_part, parse_end, parse_send
 from txbridge_rocketmq.routes import route
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
-from txbridge_rocketmq import topic_admin as module
-from txbridge_rocketmq.topic_admin import TopicAdmin
+from txbridge_rocketmq import admin as module
+from txbridge_rocketmq.admin import TopicAdmin
 from txbridge_rocketmq.topics import NoAnswerError
 
 from txbridge.topics.verify import Layout

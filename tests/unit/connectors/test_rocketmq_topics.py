@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from txbridge_rocketmq import topics as module
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics
 from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import Sends
 from txbridge_rocketmq.topics import NoAnswerError, Topics

@@ -15,8 +15,7 @@ from tests.support.partition_builder import COMMIT
 from txbridge.cli import main
 from txbridge.cli import operations as commands
 from txbridge.cli.operations import exit_code
-from txbridge.cli.pending import print_listing
-from txbridge.cli.render import answer_record, message_record, print_answers, shown_key
+from txbridge.cli.render import answer_record, message_record, print_answers, print_listing, shown_key
 from txbridge.core.decision_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.source import ROOT
 from txbridge.cli.app import app
-from txbridge.cli.demo import INSTALLED_EXAMPLES
+from txbridge.cli.dev import INSTALLED_EXAMPLES
 from txbridge.cli.options import DATABASE_VARIABLE
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS

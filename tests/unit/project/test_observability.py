@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
-from txbridge_rocketmq.door_metrics import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry
 from tests.support.source import ROOT
 from tests.unit.project.test_documents import anchors
-from txbridge.cli.relay_program import RelayMetrics
+from txbridge.cli.service_program import RelayMetrics
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.metrics import ClientMetrics
 from txbridge.core.decision_record import DecisionEntry, Source

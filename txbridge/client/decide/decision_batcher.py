@@ -111,7 +111,7 @@ def _resolve(future: Future[None], error: EndTransactionError | None) -> None:
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """Commands of one half partition and one source, which may share records. One record at a time is in flight.
+    """Commands of one half partition, source and group, which may share records. One record at a time is in flight.
 
     So commands stand in END in the order in which they were given, whatever is retried.
     """
@@ -120,6 +120,8 @@ class Lane:
     source: Source
     #: Name of the reply to its one command, which shares its record with no other.
     reply: str | None = None
+    #: Of a sender for several groups, whose lanes exist as long as they have commands.
+    group: str = ""
     waiting: deque[Ticket] = field(default_factory=deque)
     #: Commands of the record that is in flight.
     in_flight: list[Ticket] = field(default_factory=list)
@@ -147,7 +149,7 @@ class DecisionQueue:
         self._hurry = hurry
         #: Earliest time (s) of the next records that are not urgent.
         self._next_tick = 0.0
-        self._lanes: dict[tuple[int, Source, str | None], Lane] = {}
+        self._lanes: dict[tuple[int, Source, str | None, str], Lane] = {}
         #: Lanes with commands and nothing in flight.
         self._ready: list[Lane] = []
         #: Commands that are neither acknowledged nor given up.
@@ -156,12 +158,23 @@ class DecisionQueue:
         self.has_news = False
 
     def add_command(
-        self, partition: int, source: Source, entry: DecisionEntry, size: int, reply: str | None = None
+        self,
+        partition: int,
+        source: Source,
+        entry: DecisionEntry,
+        size: int,
+        reply: str | None = None,
+        group: str = "",
+        *,
+        is_hurried: bool = False,
     ) -> Ticket:
-        """Queue a command. The caller of DecisionQueue settles the tickets of each record."""
-        lane = self._lanes.get((partition, source, reply))
+        """Queue a command. The caller of DecisionQueue settles the tickets of each record.
+
+        One that `is_hurried` does not wait for those of other lanes.
+        """
+        lane = self._lanes.get((partition, source, reply, group))
         if lane is None:
-            lane = self._lanes[partition, source, reply] = Lane(partition, source, reply)
+            lane = self._lanes[partition, source, reply, group] = Lane(partition, source, reply, group)
         ticket = Ticket(entry, size, self._hurry)
         is_ready = not lane.waiting and not lane.in_flight
         # A signal may interrupt this at any call. What is counted must be in the queue, or `unsettled` never becomes 0.
@@ -176,7 +189,8 @@ class DecisionQueue:
                 lane.waiting.append(ticket)
             raise
         is_first = is_ready and len(self._ready) == 1
-        self.has_news = is_first or (not lane.in_flight and len(lane.waiting) == ENOUGH)
+        lane.is_hurried |= is_hurried
+        self.has_news = is_first or (not lane.in_flight and (is_hurried or len(lane.waiting) == ENOUGH))
         return ticket
 
     @property
@@ -213,8 +227,8 @@ class DecisionQueue:
         self.unsettled -= len(tickets)
         if lane.waiting:
             self._ready.append(lane)
-        elif lane.reply is not None:
-            del self._lanes[lane.partition, lane.source, lane.reply]
+        elif lane.reply is not None or lane.group:
+            del self._lanes[lane.partition, lane.source, lane.reply, lane.group]
         return tickets
 
     def abandon_all(self) -> list[Ticket]:

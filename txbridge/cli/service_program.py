@@ -1,4 +1,4 @@
-"""A process that sends the rows of an outbox table, and its metrics."""
+"""The processes of `txbridge relay` and `txbridge answer-checks`, and the frame of both: a database and Kafka."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from sqlalchemy import Engine, Executable, Table, select
 from sqlalchemy.exc import SQLAlchemyError
+from txbridge_sqlalchemy import SqlTransactionListener, transactions
 from txbridge_sqlalchemy.batch_writer import BatchWriter
 from txbridge_sqlalchemy.half_settling import HalfSettling
 from txbridge_sqlalchemy.outbox_rows import OutboxRows
@@ -20,17 +24,24 @@ from txbridge_sqlalchemy.outbox_table import OutboxTable, outbox_ddl
 from txbridge_sqlalchemy.relay import Relay, listen_for_commits
 from txbridge_sqlalchemy.relay_blocks import Head
 from txbridge_sqlalchemy.relay_sessions import limit_transactions
+from txbridge_sqlalchemy.row import ask, first_line
 
+from txbridge import ClientMetrics, MessageExt, TransactionProducer
 from txbridge.backoff import keep_trying
-from txbridge.cli.database import make_engine, service
+from txbridge.cli.database import asking, make_engine
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
-from txbridge.interrupts import hand_over
+from txbridge.interrupts import AT_START, end_on_signal, hand_over
 from txbridge.log import get_logger
+from txbridge.proof import PROOF_EVERY_S, ProofOfLife
+from txbridge.web.web_server import serving
 
-_log = get_logger("txbridge.relay")
-
+#: Seconds that the end waits for lookups, ENDs and answers. docs/operations.md asks for 25 s between SIGTERM and
+#: SIGKILL.
+_CLOSE_S = 15.0
+#: Seconds of an attempt to start a client, which takes one if Kafka answers.
+_START_S = 10.0
 #: Connections of the pool: the relay's own session, that which deletes, the watch and the count.
 _CONNECTIONS = 4
 #: Seconds between two counts of the rows that wait. A count reads the whole table, so a slow one is followed by a pause
@@ -40,13 +51,129 @@ _RARELY = 20
 #: Most rows that cannot be sent with a series of their own.
 _MOST_SERIES = 100
 
+_checks_log, _relay_log = get_logger("txbridge.answer_checks"), get_logger("txbridge.relay")
+
+
+class DatabaseWatch:
+    """Whether `question` is answered, in a thread of its own: a database that hangs must not hold up an answer."""
+
+    def __init__(self, engine: Engine, question: Executable) -> None:
+        self._engine = engine
+        self._question = question
+        self._answered = ProofOfLife()
+        self._error = ""
+
+    def start(self) -> None:
+        threading.Thread(target=self._watch_table, name="txbridge-database", daemon=True).start()
+
+    def list_problems(self) -> list[str]:
+        if not self._error and self._answered.is_fresh:
+            return []
+        return [f"the database does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
+
+    def _watch_table(self) -> None:
+        while True:
+            try:
+                with self._engine.connect() as connection:
+                    ask(connection, self._question).first()
+            except SQLAlchemyError as error:
+                self._error = first_line(error)
+            else:
+                self._error = ""
+                self._answered.renew()
+            time.sleep(PROOF_EVERY_S)
+
+
+@contextmanager
+def service(
+    settings: WorkerSettings,
+    engine: Engine,
+    table: Table,
+    verify: Callable[[], object],
+    registry: CollectorRegistry,
+    obstacles: Callable[[], list[str]],
+    log: Any,
+) -> Iterator[tuple[ExitStack, Callable[[], list[str]]]]:
+    """Wait for the database. Gives what is closed at the end, and a function that says why the process is not ready.
+
+    `verify` makes sure that `table` can be used, and `obstacles` says why the work does not get on. A signal ends the
+    process at once, until the block hands over.
+
+    Raises UsageError and LocalProblemError.
+    """
+    database = DatabaseWatch(engine, select(*table.primary_key).limit(1))
+
+    def why_not_ready() -> list[str]:
+        return obstacles() + database.list_problems()
+
+    with end_on_signal(AT_START), ExitStack() as at_last:
+        at_last.callback(engine.dispose)
+        database.start()
+        questions = {"/livez": list[str], "/readyz": why_not_ready}
+        at_last.enter_context(serving(settings.metrics_host, settings.metrics_port, registry, questions))
+        verify = asking(engine, f"the table {table.name} in {{}} cannot be used")(verify)
+        keep_trying(verify, log, engine.url.render_as_string())
+        yield at_last, why_not_ready
+
+
+def _nothing(_work: object, _message: MessageExt, _arg: object) -> None:
+    """Stand-in for the application's function."""
+    raise AssertionError("this process sends nothing")
+
+
+def run_answer_checks(
+    groups: list[str], database_url: str, patience: float, threads: int, settings: WorkerSettings
+) -> None:
+    """Answer checks until a signal ends the process. Raises as `service`, and what starting a client raises."""
+    engine = make_engine(database_url, threads * len(groups))
+    registry = CollectorRegistry()
+    metrics = ClientMetrics(registry)
+    listener = SqlTransactionListener(engine, _nothing, patience=patience)
+    producers = [
+        TransactionProducer(
+            group,
+            listener,
+            settings.librdkafka,
+            namespace=settings.namespace,
+            check_thread_pool_max_size=threads,
+            start_timeout=_START_S,
+            metrics=metrics,
+        )
+        for group in groups
+    ]
+    running: list[TransactionProducer] = []
+
+    def obstacles() -> list[str]:
+        reasons = [] if len(running) == len(groups) else ["the checks are not read yet"]
+        return reasons + [
+            f"group {one.group}: no connection to Kafka, or to another cluster"
+            for one in running
+            if not one.is_connected
+        ]
+
+    with service(settings, engine, transactions, listener.verify, registry, obstacles, _checks_log) as (
+        at_last,
+        why_not_ready,
+    ):
+        ready = Gauge("txbridge_answer_checks_ready", "Whether checks are answered", registry=registry)
+        ready.set_function(lambda: not why_not_ready())
+        for producer in producers:
+            at_last.callback(producer.close, _CLOSE_S)
+            keep_trying(producer.start, _checks_log, settings.bootstrap_servers)
+            running.append(producer)
+        ended = threading.Event()
+        hand_over(lambda *_: ended.set())
+        _checks_log.info("answer_checks_started", groups=groups, barrier=listener.barrier_id())
+        ended.wait()
+        _checks_log.info("answer_checks_ending")
+
 
 def ddl_for(database_url: str, table_name: str) -> str:
     """The statements that create what a relay of this table needs. Raises UsageError and LocalProblemError."""
     return outbox_ddl(make_engine(database_url, 1).dialect, table_of(table_name))
 
 
-def run(database_url: str, table_name: str, settings: WorkerSettings) -> None:
+def run_relay(database_url: str, table_name: str, settings: WorkerSettings) -> None:
     """Send rows until a signal ends the process. Raises as `service`, and what looking at Kafka raises."""
     table = table_of(table_name)
     engine = make_engine(database_url, _CONNECTIONS)
@@ -64,18 +191,18 @@ def run(database_url: str, table_name: str, settings: WorkerSettings) -> None:
         rows.verify()
         state.verify()
 
-    with service(settings, engine, table.state, verify, registry, obstacles, _log) as (_, why_not_ready):
+    with service(settings, engine, table.state, verify, registry, obstacles, _relay_log) as (_, why_not_ready):
         # A topic that is missing ends the process here, and a Kafka that is away is waited for.
-        weak = keep_trying(writer.verify_topic, _log, settings.bootstrap_servers).weak
+        weak = keep_trying(writer.verify_topic, _relay_log, settings.bootstrap_servers).weak
         if weak:
-            _log.warning("topics_differ", topics=weak, next="rows are sent as always")
+            _relay_log.warning("topics_differ", topics=weak, next="rows are sent as always")
         ended = threading.Event()
         hand_over(lambda *_: ended.set())
         metrics.watch_relay(relay, why_not_ready, ended)
         listen_for_commits(engine, table.name, relay.wake, ended)
-        _log.info("relay_started", table=table.name)
+        _relay_log.info("relay_started", table=table.name)
         relay.run(ended)
-        _log.info("relay_ending")
+        _relay_log.info("relay_ending")
 
 
 def table_of(name: str) -> OutboxTable:
@@ -127,7 +254,9 @@ class RelayMetrics:
     def on_blocked(self, head: Head) -> None:
         row, scope = head.row, head.scope.name.lower()
         what = {"row": str(row.id), "topic": row.topic, "blocks": scope}
-        _log.error("outbox_row_blocked", **what, reason=head.reason, next="it stays in the table, and is tried again")
+        _relay_log.error(
+            "outbox_row_blocked", **what, reason=head.reason, next="it stays in the table, and is tried again"
+        )
 
     def watch_relay(self, relay: Relay, why_not_ready: Callable[[], list[str]], ended: threading.Event) -> None:
         """Measure this relay until `ended` is set, and count its rows."""
