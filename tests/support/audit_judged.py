@@ -20,10 +20,11 @@ from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge
+from txbridge_audit.protocol.client_records import half_mention
 from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
-from txbridge_audit.protocol.worker_records import AuditCheckpoint
+from txbridge_audit.protocol.worker_records import AuditCheckpoint, check_mention, discard_mention
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import OddRecords, Sums
 
@@ -84,19 +85,19 @@ class MemoryLog(Log):
     def mentions(self, *, exactly: bool = False) -> list[Mention]:
         """Every mention in the log, the entries of END at the half messages that they decide."""
         names, asides, real = self.names, SetAside(self.names), self.real_topics
-        discards = [*records.discard_mentions(self.read(names.discard))]
+        discards = [*filter(None, map(discard_mention, self.read(names.discard)))]
         for discard in discards:
             if isinstance(discard, AsideMention):
                 asides.add_record(discard)
         counts = {topic: COUNTS.get(topic, 1) for topic in real}
         others = [*self.read(names.end), *self.read(names.op), *self.read(*real)]
         return [
-            *records.half_mentions(self.read(names.half)),
+            *map(half_mention, self.read(names.half)),
             *discards,
             *records.other_mentions(names, counts, asides, exactly, others),
             *records.offset_mentions(names, {}, self.read(names.offset)),
             *records.progress_mentions([], set(), self.read(names.outbox)),
-            *records.check_mentions(self.read(names.check("billing"))),
+            *filter(None, map(check_mention, self.read(names.check("billing")))),
         ]
 
     def relays(self) -> dict[int, Numbering]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from txbridge_audit.cluster.reader import read
 from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.strays import HalfIdentity, OtherNamespaces
 from txbridge_audit.protocol import client_records
-from txbridge_audit.protocol.mentions import UnreadableMention
+from txbridge_audit.protocol.mentions import CopyMention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
@@ -290,8 +290,9 @@ def _existing(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | No
     return facts.existing(source.cluster, named, plan.selection.topics)
 
 
-def other_namespaces(source: AuditedTopics, claimed: Collection[tuple[int, int]]) -> OtherNamespaces:
-    """The half messages of other namespaces at the claimed half coordinates."""
+def other_namespaces(source: AuditedTopics, strays: Iterable[CopyMention]) -> OtherNamespaces:
+    """The half messages of other namespaces at the half coordinates that strays claim."""
+    claimed = {(copy.partition, copy.half) for copy in strays if copy.half is not None}
     base = Names().half
     counts = source.cluster.partition_counts()
     topics = [name for name in counts if name == base or name.endswith(f".{base}")]

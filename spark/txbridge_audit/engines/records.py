@@ -9,22 +9,10 @@ from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol import client_records, relay_records, worker_records
-from txbridge_audit.protocol.mentions import (
-    AsideMention,
-    DiscardMention,
-    HalfMention,
-    Mention,
-    NamedMention,
-    UnreadableMention,
-)
+from txbridge_audit.protocol.mentions import HalfMention, Mention, NamedMention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-
-
-def half_mentions(records: Iterable[KafkaRecord]) -> Iterator[HalfMention]:
-    """The half messages of HALF, with a fault or without."""
-    return map(client_records.half_mention, records)
 
 
 def real_topics_of(half: HalfMention) -> Iterable[str]:
@@ -66,11 +54,6 @@ def progress_mentions(
             yield from told[1]
 
 
-def discard_mentions(records: Iterable[KafkaRecord]) -> Iterator[AsideMention | DiscardMention]:
-    """What the records of the discard topic say."""
-    return (told for told in map(worker_records.discard_mention, records) if told is not None)
-
-
 def other_mentions(
     names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, records: Iterable[KafkaRecord]
 ) -> Iterator[Mention]:
@@ -96,11 +79,6 @@ def other_mentions(
             yield worker_records.copy_mention(record, text, counts[record.topic])
         elif OUTBOX_BATCH in text:
             yield relay_records.row_mention(record, text)
-
-
-def check_mentions(records: Iterable[KafkaRecord]) -> Iterator[Mention]:
-    """The checks of a check topic."""
-    return (told for told in map(worker_records.check_mention, records) if told is not None)
 
 
 def refuse_unknown_version(mention: UnreadableMention) -> None:

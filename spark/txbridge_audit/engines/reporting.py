@@ -12,7 +12,7 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.engines.gather import AuditedTopics, Reading
+from txbridge_audit.engines.gather import AuditedTopics, Reading, other_namespaces
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import Facts, TopicPartition
@@ -21,6 +21,7 @@ from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import SAYS
 from txbridge_audit.judge.relays import STATES
 from txbridge_audit.judge.violations import ALTERED
+from txbridge_audit.protocol.mentions import CopyMention
 from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of
 from txbridge_audit.report.entries import missing_rights, open_transactions, out_of_turn, ranges_gone
 from txbridge_audit.report.entry import Entry, Tally
@@ -57,6 +58,14 @@ def with_differences(settings: KafkaSettings, entries: Sequence[Entry]) -> list[
         else entry
         for number, entry in enumerate(entries)
     ]
+
+
+def complete_sums(source: AuditedTopics, facts: Facts, sums: Sums) -> list[tuple[CopyMention, str]]:
+    """Once all is judged, explain what was altered and add the strays. Returns these with their kinds."""
+    listed = sums.entries.listed
+    if ALTERED.name in listed:
+        listed[ALTERED.name] = with_differences(source.settings, listed[ALTERED.name])
+    return sums.add_strays(facts, other_namespaces(source, sums.strays))
 
 
 def report_on(

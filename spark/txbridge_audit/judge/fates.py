@@ -7,18 +7,7 @@ conclude from a *missing* record only if that record would have been written bef
 from __future__ import annotations
 
 from txbridge_audit.judge.case import Case
-from txbridge_audit.judge.lacking import (
-    ABANDON,
-    CHECKPOINT,
-    DECISIONS,
-    OP,
-    OPEN,
-    PARKED,
-    REAL_TOPIC,
-    REASONS,
-    WINNER,
-    Traits,
-)
+from txbridge_audit.judge.lacking import ABANDON, CHECKPOINT, DECISIONS, OP, OPEN, PARKED, REAL_TOPIC, REASONS, WINNER
 from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK
 
@@ -31,57 +20,57 @@ PENDING_STATES = (HELD, SCHEDULED, IN_COMMIT, MOVING, UNREAD, RESUMED, UNDECIDED
 # Evidence
 
 
-def _lost_needs(one: Traits) -> int | str | None:
+def _lost_needs(case: Case) -> int | str | None:
     # END tells whether somebody had given it up, and whether there was a commit.
-    if one.fate in {"abandoned", "cancelled"}:
+    if case.fate in {"abandoned", "cancelled"}:
         return WINNER
-    if one.is_visible and not (one.fate == "unverifiable" and one.is_committed):
+    if case.is_visible and not (case.fate == "unverifiable" and case.is_named("commit")):
         return None
-    if one.fate == "LOST":
+    if case.fate == "LOST":
         return 0
-    if one.fate == "unverifiable" and one.is_committed:
-        return _proof_needs(one)
-    if one.pending_state == IN_COMMIT:
+    if case.fate == "unverifiable" and case.is_named("commit"):
+        return _proof_needs(case)
+    if case.pending_state == IN_COMMIT:
         return REASONS[OPEN]
     # A held one is waiting, perhaps for the rest of its messages.
-    if one.pending_state in {HELD, SCHEDULED}:
-        return _proof_needs(one) if one.has_gaps else 0
-    if one.is_commit:
+    if case.pending_state in {HELD, SCHEDULED}:
+        return _proof_needs(case) if case.gaps else 0
+    if case.is_decided(COMMIT):
         return WINNER | OP | PARKED | CHECKPOINT | OPEN
     # Without a commit it is lost if OP names it as abandoned or committed, whatever else OP names.
     return WINNER | OP
 
 
-def _proof_needs(one: Traits) -> int | str:
+def _proof_needs(case: Case) -> int | str:
     """What tells which messages wait for their time, and proves the loss of the others."""
     # A commit in OP is proof enough where all messages have the same time.
-    needed = 0 if one.is_committed and not one.is_stepwise else WINNER | OP | PARKED | OPEN
-    return REAL_TOPIC if one.has_gaps and not one.lacking & needed else needed
+    needed = 0 if case.is_named("commit") and not case.is_stepwise else WINNER | OP | PARKED | OPEN
+    return REAL_TOPIC if case.gaps and not case.missing_evidence & needed else needed
 
 
-def _partial_needs(one: Traits) -> int | str | None:
-    if not (one.is_several and one.is_visible):
+def _partial_needs(case: Case) -> int | str | None:
+    if not (case.is_several and case.is_visible):
         return None
-    if one.fate == "PARTIAL" or not one.is_incomplete:
+    if case.fate == "PARTIAL" or not case.unseen:
         return 0
-    if one.pending_state != IN_COMMIT and (one.has_gaps or one.is_stepwise):
-        return _proof_needs(one)
+    if case.pending_state != IN_COMMIT and (case.gaps or case.is_stepwise):
+        return _proof_needs(case)
     return OP | OPEN
 
 
-def _leaked_needs(one: Traits) -> int | None:
-    if not one.is_visible:
+def _leaked_needs(case: Case) -> int | None:
+    if not case.is_visible:
         return None
-    if one.fate == "LEAKED":
+    if case.fate == "LEAKED":
         return 0
     # OP may have named it as rolled back or abandoned, and the discard topic tells what was visible by then.
-    return (WINNER if one.is_decided else DECISIONS) | OP | ABANDON
+    return (WINNER if case.winner is not None else DECISIONS) | OP | ABANDON
 
 
-def _wrong_winner_needs(one: Traits) -> int | None:
-    if one.fate == "WRONG_WINNER":
+def _wrong_winner_needs(case: Case) -> int | None:
+    if case.fate == "WRONG_WINNER":
         return 0
-    return WINNER | (OP if one.is_decided else 0)
+    return WINNER | (OP if case.winner is not None else 0)
 
 
 # Kinds

@@ -2,14 +2,12 @@
 
 A rule can judge a transaction if the records that prove or disprove its violation are still there. Each transaction has
 a set of bits for its records that are gone (`Case.missing_evidence`). Each kind of violation says which of them it
-needs (`VerdictKind.needs`), given a few traits of the transaction. So what is not judged follows from the table of
-rules.
+needs (`VerdictKind.needs`) of a case. So what is not judged follows from the table of rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 #: Evidence about a transaction that may be gone, one bit each.
 END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN, ABANDON = (
@@ -57,47 +55,6 @@ CHECKS_KEPT_MS = 3_600_000
 #: Reasons for which a rule that judges nothing is no finding. The protocol or the policy of a real topic lets the
 #: evidence go. An open Kafka transaction is a finding of its own. Without a check topic no worker could send a check.
 BY_DESIGN = frozenset({"CHECKS_AGED", "NO_CHECK_TOPIC", "OPEN_TRANSACTION", REAL_TOPIC, OUTBOX_GONE})
-
-
-class Traits(NamedTuple):
-    """What decides which evidence a rule needs. Transactions with the same traits are counted together."""
-
-    fate: str
-    lacking: int
-    #: A copy is visible in the real topic; OP names it as committed; OP names any outcome.
-    is_visible: bool
-    is_committed: bool
-    is_recorded: bool
-    #: It has a decision that counts; that is a commit.
-    is_decided: bool
-    is_commit: bool
-    # Of a plain transaction none of the others is true.
-    pending_state: str | None = None
-    #: An END resumes it, or its parked entry says that one did.
-    is_resumed: bool = False
-    #: State of its last parked entry.
-    parked: str | None = None
-    #: The rule STUCK holds.
-    is_stuck: bool = False
-    #: It has several messages, and not all of them have the same time of delivery.
-    is_several: bool = False
-    is_stepwise: bool = False
-    #: Not all of its messages are visible; and some of those should be.
-    is_incomplete: bool = False
-    has_gaps: bool = False
-    #: A message names a time of delivery.
-    is_timed: bool = False
-
-
-#: The evidence (bits) that a rule needs to judge a transaction; or the reason why it cannot judge it in any case; or
-#: None if the transaction cannot break the rule. That must follow from records that are there: what a record that is
-#: gone could change is evidence that is needed.
-Needs = Callable[[Traits], int | str | None]
-
-
-def if_lacking(traits: Traits, bits: int) -> int | None:
-    """The evidence if any of it is gone. With all of it, the transaction cannot break the rule."""
-    return bits if traits.lacking & bits else None
 
 
 def reason_for(needed: int | str, lacking: int) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from txbridge_audit.judge.case import Case
-from txbridge_audit.judge.lacking import Needs
 
 
 class Sort(StrEnum):
@@ -23,6 +22,17 @@ class Sort(StrEnum):
     FINDING = "finding"
     #: A finding that needs no action. It comes from other users' records, or from retention.
     NOTE = "note"
+
+
+#: What a rule needs to judge a transaction whose fate is known: evidence (bits of lacking.py), or the reason why it
+#: cannot judge it in any case. None if the transaction cannot break the rule. That must follow from records that are
+#: there: what a record that is gone could change is evidence that is needed.
+Needs = Callable[[Case], int | str | None]
+
+
+def if_lacking(case: Case, bits: int) -> int | None:
+    """The evidence if any of it is gone. With all of it, the transaction cannot break the rule."""
+    return bits if case.missing_evidence & bits else None
 
 
 @dataclass(frozen=True, slots=True)

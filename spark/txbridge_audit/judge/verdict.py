@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.lacking import Traits, reason_for
+from txbridge_audit.judge.lacking import reason_for
 from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.relays import judge_row
 from txbridge_audit.judge.rule import VerdictKind
@@ -23,8 +22,8 @@ from txbridge_audit.judge.table import NEEDING
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import COMMIT
 
-#: Traits that are remembered with what follows from them. Millions of transactions share some dozens.
-_KNOWN_TRAITS = 4_096
+#: The reach of plain transactions, by fate and missing evidence. Millions of them share some dozens.
+_PLAIN_REACH: dict[tuple[str, int], Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +100,10 @@ def judge(transaction: AuditedTransaction, facts: Facts) -> Verdict:
 def _judge_plain(transaction: AuditedTransaction, facts: Facts, fate: VerdictKind) -> Verdict:
     case = Case(transaction, facts)
     case.fate, case.winner = fate.name, transaction.ends[0]
-    return Verdict(case, fate.name, "", None, (), (), _reach_of_plain(fate.name, case.missing_evidence))
-
-
-@lru_cache(_KNOWN_TRAITS)
-def _reach_of_plain(fate: str, lacking: int) -> Mapping[str, str]:
-    is_commit = fate == fates.DELIVERED.name
-    traits = Traits(
-        fate=fate,
-        lacking=lacking,
-        is_visible=is_commit,
-        is_committed=is_commit,
-        is_recorded=True,
-        is_decided=True,
-        is_commit=is_commit,
-    )
-    return reach_of(traits)
+    alike = fate.name, case.missing_evidence
+    if alike not in _PLAIN_REACH:
+        _PLAIN_REACH[alike] = _reach_of(case)
+    return Verdict(case, fate.name, "", None, (), (), _PLAIN_REACH[alike])
 
 
 def judge_by_rules(transaction: AuditedTransaction, facts: Facts) -> Verdict:
@@ -136,35 +123,11 @@ def judge_by_rules(transaction: AuditedTransaction, facts: Facts) -> Verdict:
         pending_state=case.pending_state,
         violations=breaches,
         findings=tuple(rule.kind.name for rule in findings.RULES if rule.holds(case)),
-        reach={} if case.fate is None else reach_of(traits_of(case, case.fate, breaches)),
+        reach={} if case.fate is None else _reach_of(case),
     )
 
 
-def traits_of(case: Case, fate: str, breaches: tuple[str, ...]) -> Traits:
-    """The traits of a transaction with this fate and these violations."""
-    parked = case.last_parked
-    return Traits(
-        fate=fate,
-        pending_state=case.pending_state,
-        is_visible=case.is_visible,
-        is_committed=case.is_named("commit"),
-        is_recorded=case.is_recorded,
-        is_decided=case.winner is not None,
-        is_commit=case.is_decided(COMMIT),
-        is_resumed=case.resumed_at is not None or (parked is not None and parked.resumed is not None),
-        parked=case.parked,
-        is_stuck=violations.STUCK.name in breaches,
-        is_several=case.is_several,
-        is_stepwise=case.is_stepwise,
-        is_incomplete=bool(case.unseen),
-        has_gaps=bool(case.gaps),
-        is_timed=any(case.times),
-        lacking=case.missing_evidence,
-    )
-
-
-@lru_cache(_KNOWN_TRAITS)
-def reach_of(traits: Traits) -> Mapping[str, str]:
+def _reach_of(case: Case) -> Mapping[str, str]:
     """See Verdict.reach."""
-    needed = ((kind, needs(traits)) for kind, needs in NEEDING)
-    return {kind: reason_for(bits, traits.lacking) for kind, bits in needed if bits is not None}
+    needed = ((kind, needs(case)) for kind, needs in NEEDING)
+    return {kind: reason_for(bits, case.missing_evidence) for kind, bits in needed if bits is not None}

@@ -20,11 +20,8 @@ from txbridge_audit.judge.lacking import (
     OPEN,
     PARKED,
     WINNER,
-    Needs,
-    Traits,
-    if_lacking,
 )
-from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
+from txbridge_audit.judge.rule import Needs, Rule, Sort, VerdictKind, if_lacking
 from txbridge_audit.protocol.mentions import COMMIT
 
 _OPEN_STATES = frozenset({"pending", "held", "scheduled"})
@@ -35,55 +32,57 @@ _WAITING = frozenset(kind.name for kind in (fates.PENDING, fates.LOST, fates.PAR
 # Evidence
 
 
-def _in_turn_needs(one: Traits) -> int | None:
-    if not one.is_visible:
+def _in_turn_needs(case: Case) -> int | None:
+    if not case.is_visible:
         return None
-    if one.is_commit or one.is_committed:
+    if case.is_decided(COMMIT) or case.is_named("commit"):
         # The first record of OP that names it counts, and of messages with different times each parked entry.
-        return WINNER | OP | (PARKED if one.is_stepwise else 0) | (0 if one.is_committed else OPEN)
+        return WINNER | OP | (PARKED if case.is_stepwise else 0) | (0 if case.is_named("commit") else OPEN)
     # A commit that won, or its record in OP, may be among the records that are gone.
-    return if_lacking(one, WINNER | OP | (PARKED if one.is_stepwise else 0))
+    return if_lacking(case, WINNER | OP | (PARKED if case.is_stepwise else 0))
 
 
-def _stuck_needs(one: Traits) -> int | None:
-    if one.is_stuck:
+def _stuck_needs(case: Case) -> int | None:
+    if _is_stuck(case):
         return 0
-    if one.fate == "discarded" and one.parked != "discarded":
+    if case.fate == "discarded" and case.parked != "discarded":
         # It may have been resumed since: the resume, the discards and the checkpoint behind it tell.
-        return if_lacking(one, (WINNER | OP | CHECKPOINT if one.is_resumed else DECISIONS) | PARKED)
-    waits = one.pending_state in {fates.UNDECIDED, fates.RESUMED}
-    gone = one.fate == "unverifiable" and not one.is_committed
+        parked = case.last_parked
+        is_resumed = case.resumed_at is not None or (parked is not None and parked.resumed is not None)
+        return if_lacking(case, (WINNER | OP | CHECKPOINT if is_resumed else DECISIONS) | PARKED)
+    waits = case.pending_state in {fates.UNDECIDED, fates.RESUMED}
+    gone = case.fate == "unverifiable" and not case.is_named("commit")
     if not (waits or gone):
         return None
-    return PARKED if one.parked is not None else DECISIONS | OP | PARKED
+    return PARKED if case.parked is not None else DECISIONS | OP | PARKED
 
 
-def _early_needs(one: Traits) -> int | None:
+def _early_needs(case: Case) -> int | None:
     """The append times of the OP record and, of messages with different times, of parked entries."""
-    if not one.is_timed:
+    if not any(case.times):
         return None
-    records = OP | PARKED if one.is_stepwise else OP
-    if one.is_committed:
+    records = OP | PARKED if case.is_stepwise else OP
+    if case.is_named("commit"):
         # The first record of OP that names it counts.
         return records
-    return records | OPEN if one.is_visible else if_lacking(one, records)
+    return records | OPEN if case.is_visible else if_lacking(case, records)
 
 
-def _overdue_needs(one: Traits) -> int | None:
+def _overdue_needs(case: Case) -> int | None:
     """The parked entry with the state scheduled."""
-    if not one.is_timed or not one.is_incomplete or one.is_recorded:
+    if not any(case.times) or not case.unseen or case.is_recorded:
         return None
-    if not one.is_commit and not one.lacking & WINNER:
+    if not case.is_decided(COMMIT) and not case.missing_evidence & WINNER:
         return None
-    return OPEN if one.parked is not None else PARKED | OPEN
+    return OPEN if case.parked is not None else PARKED | OPEN
 
 
-def _checked_needs(one: Traits) -> int | None:
-    return WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED if one.is_decided else DECISIONS
+def _checked_needs(case: Case) -> int | None:
+    return WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED if case.winner is not None else DECISIONS
 
 
-def _ahead_needs(one: Traits) -> int | None:
-    return CHECKPOINT | (0 if one.is_recorded else DECISIONS | OP | PARKED | OPEN)
+def _ahead_needs(case: Case) -> int | None:
+    return CHECKPOINT | (0 if case.is_recorded else DECISIONS | OP | PARKED | OPEN)
 
 
 # Conditions

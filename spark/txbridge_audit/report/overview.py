@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -97,25 +97,12 @@ class OverviewSums:
         case, message = verdict.case, verdict.case.message
         if message is None or verdict.fate is None:
             return
-        group, winner, checks = str(message.group), case.winner, case.checks_sent
-        self.births[message.born // self.interval * self.interval, verdict.fate] += 1
-        if len(self.births) > _STARTS:
-            self._widen(2 * self.interval)
-        # The append times may come from two brokers, whose clocks may make a short latency look negative.
-        if winner is not None:
-            self.to_decision[_rounded(max(0, winner.stamp - message.born))] += 1
-        if case.delivery_latency is not None:
-            self.to_delivery[_rounded(max(0, case.delivery_latency))] += 1
-        self.groups.setdefault(group, Counter()).update(
-            transactions=1,
-            checked=int(checks > 0),
-            checks=checks,
-            answered=int(winner is not None and winner.source == "check"),
-            discarded=int(verdict.fate == fates.DISCARDED.name),
-        )
+        winner, checks, latency = case.winner, case.checks_sent, case.delivery_latency
+        to_decision = () if winner is None else (winner.stamp - message.born,)
+        self._add_alike(verdict, (message.born,), to_decision, () if latency is None else (latency,), (checks,))
         if verdict.pending_state is not None:
             state = ": ".join(filter(None, (verdict.pending_state, progress_of(case))))
-            about = short_id(str(message.id)), group, str(message.real_topic), state, checks
+            about = short_id(str(message.id)), str(message.group), str(message.real_topic), state, checks
             self.waiting.append(Waiting(message.born, message.partition, message.half, *about))
             if len(self.waiting) > 2 * OLDEST:
                 self.waiting = sorted(self.waiting)[:OLDEST]
@@ -124,20 +111,33 @@ class OverviewSums:
         self, verdict: Verdict, born: Sequence[int], decided: Sequence[int], op: Sequence[int], checks: Sequence[int]
     ) -> None:
         """Add plain transactions with the same verdict and group: their times (ms), and the checks they answered."""
+        to_decision = (end - at for at, end in zip(born, decided, strict=True))
+        is_delivered = verdict.fate == fates.DELIVERED.name
+        to_delivery = (at - end for end, at in zip(decided, op, strict=True)) if is_delivered else ()
+        self._add_alike(verdict, born, to_decision, to_delivery, checks)
+
+    def _add_alike(
+        self,
+        verdict: Verdict,
+        born: Sequence[int],
+        to_decision: Iterable[int],
+        to_delivery: Iterable[int],
+        checks: Sequence[int],
+    ) -> None:
         message, winner = verdict.case.message, verdict.case.winner
-        if message is None or winner is None or verdict.fate is None:
-            raise ValueError("a plain transaction has a half message, a decision and a fate")
-        self.births.update((at // self.interval * self.interval, verdict.fate) for at in born)
+        assert message is not None  # It has a fate.
+        self.births.update((at // self.interval * self.interval, str(verdict.fate)) for at in born)
         while len(self.births) > _STARTS:
             self._widen(2 * self.interval)
-        self.to_decision.update(_rounded(max(0, end - at)) for at, end in zip(born, decided, strict=True))
-        if verdict.fate == fates.DELIVERED.name:
-            self.to_delivery.update(_rounded(max(0, at - end)) for end, at in zip(decided, op, strict=True))
+        # The append times may come from two brokers, whose clocks may make a short latency look negative.
+        self.to_decision.update(_rounded(max(0, ms)) for ms in to_decision)
+        self.to_delivery.update(_rounded(max(0, ms)) for ms in to_delivery)
         self.groups.setdefault(str(message.group), Counter()).update(
             transactions=len(born),
             checked=sum(number > 0 for number in checks),
             checks=sum(checks),
-            answered=len(born) if winner.source == "check" else 0,
+            answered=len(born) if winner is not None and winner.source == "check" else 0,
+            discarded=len(born) if verdict.fate == fates.DISCARDED.name else 0,
         )
 
     def add_sums(self, others: OverviewSums) -> None:

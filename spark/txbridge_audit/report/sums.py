@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from txbridge.core.names import Names
@@ -45,13 +45,12 @@ class Entries:
     def add(self, entry: Entry) -> None:
         """Count an entry, and list it if there is room."""
         self.by_kind[entry.kind] += 1
+        self.list_entry(entry)
+
+    def list_entry(self, entry: Entry) -> None:
+        """List a counted entry if there is room."""
         if self.has_room(entry.kind):
             self.listed.setdefault(entry.kind, []).append(entry)
-
-    def explain_kind(self, kind: str, better: Callable[[Sequence[Entry]], list[Entry]]) -> None:
-        """Replace the listed entries of a kind by better ones."""
-        if kind in self.listed:
-            self.listed[kind] = better(self.listed[kind])
 
     def add_all(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -116,7 +115,7 @@ class Sums:
         for kind in verdict.kinds:
             # Evidence is only put together for what is listed.
             if self.entries.has_room(kind):
-                self.entries.listed.setdefault(kind, []).append(entry_of(self.names, verdict, kind))
+                self.entries.list_entry(entry_of(self.names, verdict, kind))
         self.strays += verdict.case.strays
 
     def count_alike(self, told: Contribution, number: int = 1) -> None:

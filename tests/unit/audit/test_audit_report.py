@@ -6,8 +6,8 @@ import io
 
 import pytest
 from rich.console import Console
-from txbridge_audit.engines.local import store
-from txbridge_audit.engines.local.store import MentionStore
+from txbridge_audit.engines.local import intake
+from txbridge_audit.engines.local.intake import MentionStore
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import HalfFacts
 from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention
@@ -107,7 +107,7 @@ def test_more_than_fits_into_memory_is_read_back_from_sqlite(
     planted: tuple[MemoryLog, Judged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, _ = planted
-    monkeypatch.setattr(store, "_BATCH", 100)
+    monkeypatch.setattr(intake, "_BATCH", 100)
     memory, database = MentionStore(), MentionStore(most=3)
     for mention in log.mentions():
         if not isinstance(mention, AsideMention | UnreadableMention):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from txbridge_audit.cluster.plan import Plan, Progress
-from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
-from txbridge_audit.engines.local.intake import LocalIntake
-from txbridge_audit.engines.local.store import MentionStore
-from txbridge_audit.engines.reporting import report_on, with_differences
+from txbridge_audit.engines.gather import AuditedTopics, gather
+from txbridge_audit.engines.local.intake import LocalIntake, MentionStore
+from txbridge_audit.engines.reporting import complete_sums, report_on
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.verdict import judge
-from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.ledger.place import claim_folder, write_summary
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
@@ -40,25 +38,16 @@ def audit(
 
     Ledger and overview take what is part of the report. They do so in an attempt that fails in the end, too.
     """
-    store = MentionStore()
-    try:
-        intake = LocalIntake(source.settings, source.names, store.add)
-        reading = gather(source, plan, intake)
-        source.say("judging")
-        return _judge(source, plan, store, intake, reading, ledger, overview)
-    finally:
-        store.close()
+    with closing(MentionStore()) as store:
+        return _audit(source, plan, store, ledger, overview)
 
 
-def _judge(
-    source: AuditedTopics,
-    plan: Plan,
-    store: MentionStore,
-    intake: LocalIntake,
-    reading: Reading,
-    ledger: ParquetLedger | None,
-    overview: OverviewSums | None,
+def _audit(
+    source: AuditedTopics, plan: Plan, store: MentionStore, ledger: ParquetLedger | None, overview: OverviewSums | None
 ) -> AuditReport:
+    intake = LocalIntake(source.settings, source.names, store.add)
+    reading = gather(source, plan, intake)
+    source.say("judging")
     evidence = Evidence()
     for transaction in store.transactions():
         evidence.see_transaction(transaction)
@@ -74,9 +63,7 @@ def _judge(
                 overview.take_verdict(verdict)
         else:
             sums.strays += verdict.case.strays
-    sums.entries.explain_kind(ALTERED.name, partial(with_differences, source.settings))
-    claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
-    for copy, kind in sums.add_strays(facts, other_namespaces(source, claimed)):
+    for copy, kind in complete_sums(source, facts, sums):
         if ledger is not None:
             ledger.take_stray(copy, kind)
     # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off

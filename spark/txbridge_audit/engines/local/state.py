@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from txbridge_audit.engines.local.store import Key, key_of
+from txbridge_audit.engines.local.intake import Key, key_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH, Anchor, Evidence
 from txbridge_audit.judge.facts import TopicPartition

@@ -21,9 +21,8 @@ from txbridge_audit.cluster.facts import check_partitions
 from txbridge_audit.cluster.past import Seen, edges_of
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
-from txbridge_audit.engines.local.intake import LocalIntake
+from txbridge_audit.engines.local.intake import Key, LocalIntake
 from txbridge_audit.engines.local.state import StateStore
-from txbridge_audit.engines.local.store import Key
 from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
@@ -287,8 +286,7 @@ class LocalSteps:
 
     def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Entry]:
         """Label visible records that match no half message. Returns the violations."""
-        claimed = {(copy.partition, copy.half) for copy in strays if copy.half is not None}
-        others = other_namespaces(self._source, claimed)
+        others = other_namespaces(self._source, strays)
         alarms = []
         for copy in sorted(strays, key=lambda copy: (copy.topic, copy.place, copy.at)):
             kind = label(copy, facts, others)

@@ -1,6 +1,7 @@
 """One audit by Spark, in a session of its own or in the one that is given.
 
 The mentions of each transaction are brought together once, and judged in the tasks, whose code is sent as a zip file.
+The ledger is Parquet, wherever Spark can write to.
 """
 
 from __future__ import annotations
@@ -16,25 +17,29 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
+from txbridge_audit.engines.gather import AuditedTopics, Reading, gather
 from txbridge_audit.engines.local.run import until_leaders_stay
 from txbridge_audit.engines.records import refuse_unknown_version
-from txbridge_audit.engines.reporting import report_on, with_differences
-from txbridge_audit.engines.spark import ledger, tasks
+from txbridge_audit.engines.reporting import complete_sums, report_on
+from txbridge_audit.engines.spark import tasks
 from txbridge_audit.engines.spark.intake import SparkIntake
 from txbridge_audit.engines.spark.spark_session import PARALLELISM, elections, own_folder, spark_session
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.violations import ALTERED, PHANTOM
-from txbridge_audit.ledger.rows import phantom_row
+from txbridge_audit.judge.violations import PHANTOM
+from txbridge_audit.ledger.place import SUMMARY, ledger_exists
+from txbridge_audit.ledger.rows import LedgerRow, phantom_row
+from txbridge_audit.ledger.schema import SCHEMA, table_of
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import OddRecords, Sums, most_listed
+from txbridge_audit.report.sums import OddRecords, Sums
 
 #: What the tasks import (tasks.py) is among this. A test compares.
 _PARTS = {
@@ -50,6 +55,21 @@ _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 #: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
 _ROWS_OF_A_TASK = 200_000
 
+#: Those whose names differ.
+_SQL_TYPES = {"int32": "int", "int64": "bigint", "date32[day]": "date", "timestamp[us, tz=UTC]": "timestamp"}
+
+
+def _sql_type(kind: Any) -> str:
+    if pa.types.is_list(kind):
+        return f"array<{_sql_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_sql_type(field.type)}' for field in kind)}>"
+    return _SQL_TYPES.get(str(kind), str(kind))
+
+
+#: The columns of ledger/schema.py as Spark declares them.
+COLUMNS = ", ".join(f"{field.name} {_sql_type(field.type)}" for field in SCHEMA)
+
 
 def spark_audit(
     source: AuditedTopics, plan: Plan, *, spark: SparkSession | None, ledger_path: str | None, with_overview: bool
@@ -57,7 +77,7 @@ def spark_audit(
     """See `txbridge_audit.audit.run_audit`."""
     with spark_session(spark, source.say) as session:
         if ledger_path is not None:
-            ledger.refuse_existing(session, ledger_path)
+            _refuse_existing(session, ledger_path)
 
         def attempt() -> AuditReport:
             with elections():
@@ -65,7 +85,7 @@ def spark_audit(
 
         report = until_leaders_stay(source.say, attempt)
         if ledger_path is not None:
-            ledger.write_summary(session, report.to_json(), ledger_path)
+            _write_summary(session, report.to_json(), ledger_path)
     return report
 
 
@@ -120,8 +140,8 @@ def _audit(
             source.cluster.refuse_moved({*reading.spans, *facts.before})
             if ledger_path is not None:
                 source.say("writing the ledger")
-                table = rows.mapInArrow(partial(tasks.ledger_rows, facts, plan.selection), ledger.COLUMNS)
-                ledger.write(table, [phantom_row(copy) for copy in phantoms], ledger_path)
+                table = rows.mapInArrow(partial(tasks.ledger_rows, facts, plan.selection), COLUMNS)
+                _write_ledger(table, [phantom_row(copy) for copy in phantoms], ledger_path)
             report = report_on(source, plan, reading, facts, sums, odd, engine="spark")
             return replace(report, overview=overview.overview()) if with_overview else report
         finally:
@@ -168,13 +188,9 @@ def _sums(
             stray = from_row(marshal.loads(packed))
             assert isinstance(stray, CopyMention)
             sums.strays.append(stray)
-    for kind, _, _, entry in sorted(entries, key=lambda one: one[:3]):
-        listed = sums.entries.listed.setdefault(kind, [])
-        if len(listed) < most_listed(kind):
-            listed.append(entry)
-    sums.entries.explain_kind(ALTERED.name, partial(with_differences, source.settings))
-    claimed = {(copy.partition, copy.half) for copy in sums.strays if copy.half is not None}
-    labelled = sums.add_strays(facts, other_namespaces(source, claimed))
+    for *_, entry in sorted(entries, key=lambda one: one[:3]):
+        sums.entries.list_entry(entry)
+    labelled = complete_sums(source, facts, sums)
     return sums, [copy for copy, kind in labelled if kind == PHANTOM.name], overview
 
 
@@ -182,3 +198,35 @@ def _asked(rows: DataFrame, ask: Callable[[Iterable[Any]], Iterable[tasks.Answer
     """The answers of all tasks."""
     frame = rows.mapInArrow(partial(tasks.answered, ask), tasks.ANSWERS)
     return ((row.what, bytes(row.told), row.n) for row in frame.toLocalIterator(prefetchPartitions=True))
+
+
+def _refuse_existing(spark: SparkSession, path: str) -> None:
+    """Raise CouldNotAuditError when there is anything at the path: writing the ledger would delete it."""
+    try:
+        # The names of the files alone: a file of another format is no error.
+        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path).select("path")
+        if files.head() is None:
+            return
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            return
+        raise
+    raise ledger_exists(path)
+
+
+def _write_ledger(judged: DataFrame, phantoms: Sequence[LedgerRow], path: str) -> None:
+    """Write the rows, partitioned by the day of birth (UTC).
+
+    There was no ledger at the start. One that is there now comes from an attempt that was repeated: it is replaced.
+    """
+    rows = judged
+    if phantoms:
+        table: Any = table_of(phantoms)
+        rows = judged.union(judged.sparkSession.createDataFrame(table, judged.schema))
+    rows.write.mode("overwrite").partitionBy("day").parquet(path)
+
+
+def _write_summary(spark: SparkSession, text: str, path: str) -> None:
+    """Write the JSON form of the report beside the ledger. A ledger without it is not complete."""
+    line = spark.createDataFrame([(text.replace("\n", " "),)], "value string")
+    line.coalesce(1).write.mode("overwrite").text(f"{path}/{SUMMARY}")

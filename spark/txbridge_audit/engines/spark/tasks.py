@@ -29,6 +29,7 @@ from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.judge.verdict import judge
 from txbridge_audit.ledger.rows import row_of
 from txbridge_audit.ledger.schema import table_of
+from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import ProgressStep
@@ -126,7 +127,7 @@ def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
         return (kind, found), left
 
     def read(given: Iterable[KafkaRecord]) -> Iterator[Mention]:
-        for half in records.half_mentions(given):
+        for half in map(client_records.half_mention, given):
             named.update(records.real_topics_of(half))
             yield half
 
@@ -151,7 +152,7 @@ def progress(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 
 
 def discards(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, records.discard_mentions(_records(batches)))
+    return _told(names, filter(None, map(worker_records.discard_mention, _records(batches))))
 
 
 def others(
@@ -166,7 +167,7 @@ def others(
 
 
 def checks(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, records.check_mentions(_records(batches)))
+    return _told(names, filter(None, map(worker_records.check_mention, _records(batches))))
 
 
 # Mentions to verdicts
