@@ -34,7 +34,6 @@ BENCHES = (
     "rolling",
     "client",
     "later",
-    "refused",
     "matrix",
     "pending",
     "audit",
@@ -66,7 +65,6 @@ QUICK: dict[str, dict[str, object]] = {
     },
     "client": {"rounds": 3, "transactions": 10_000, "blocking": 2_000},
     "pending": {"rounds": 3, "checked_rounds": 3, "pending": 20_000, "commits": 10_000},
-    "refused": {"rounds": 1, "seconds": 5},
 }
 _FOLDER = Path("build/bench")
 

@@ -58,7 +58,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     with EmbeddedKafka() as kafka:
         servers = kafka.bootstrap_servers
         writer = Writer(servers, _NAMESPACE, seed=1, batch=200)
-        writer.create_topics()
         writer.more(_BEFORE)
         taken: list[float] = []
         written = [0]

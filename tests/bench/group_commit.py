@@ -10,7 +10,6 @@ from confluent_kafka import Producer
 
 from tests.bench.measure import Found, percentiles
 from tests.bench.reader_process import ReaderProcess
-from tests.bench.stages import TRANSACTIONS
 from tests.bench.values import Values
 from txbridge.kafka.config import transactional_producer_config
 
@@ -36,27 +35,24 @@ def group_commits(bootstrap_servers: str, topic: str) -> Iterator[Callable[[int,
     def measure(count: int, rate: float, size: int) -> Found:
         nonlocal first
         reader.expect_numbers(first, count)
-        arrivals, committed = _send(producer, topic, first, count, rate, size)
+        arrivals = _send(producer, topic, first, count, rate, size)
         first += count
-        seen = reader.seen().times
-        total = percentiles([at - since for since, at in zip(arrivals, seen, strict=True)])
-        return {**total, TRANSACTIONS: committed / (max(seen) - arrivals[0])}
+        return percentiles([at - since for since, at in zip(arrivals, reader.seen().times, strict=True)])
 
     with ReaderProcess(bootstrap_servers, topic) as reader:
         yield measure
     producer.close()
 
 
-def _send(producer: Producer, topic: str, first: int, count: int, rate: float, size: int) -> tuple[list[float], int]:
-    """Send records with these numbers as keys.
+def _send(producer: Producer, topic: str, first: int, count: int, rate: float, size: int) -> list[float]:
+    """Send records with these numbers as keys, and return the arrival time of each (monotonic, s).
 
-    Returns the arrival time of each (monotonic, s), and the number of Kafka transactions. Arrivals are computed from
-    the clock, which costs nothing. A thread that hands the records over would slow it down.
+    Arrivals are computed from the clock, which costs nothing. A thread that hands the records over would slow it down.
     """
     values = Values(size)
     since = time.monotonic()
     arrivals = [since + number / rate for number in range(count)]
-    done = committed = 0
+    done = 0
     while done < count:
         left = arrivals[done] - time.monotonic()
         now = time.monotonic()
@@ -69,5 +65,4 @@ def _send(producer: Producer, topic: str, first: int, count: int, rate: float, s
             producer.produce(topic, values[done], b"%d" % (first + done), partition=0)
             done += 1
         producer.commit_transaction(_COMMIT_S)
-        committed += 1
-    return arrivals, committed
+    return arrivals

@@ -10,11 +10,9 @@ from tests.bench.group_commit import group_commits
 from tests.bench.measure import P50, P99, ROUNDS, SIZE, Found, Ratio, Rounds, by_turns, percentiles
 from tests.bench.paced import PacedClient
 from tests.bench.rocketmq import rocketmq
-from tests.bench.stages import STAGES, Stages, registrations, scrape
 from tests.bench.stand import standing
 from txbridge import LocalTransactionState
 from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.ports import free_port
 
 _OURS, _BARE, _PEER = "txbridge", "bare group commits", "RocketMQ"
 #: Enough for RocketMQ's blocking client to keep the pace: each call takes it 1 to 2 ms.
@@ -35,10 +33,10 @@ OPTIONS = {
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    count, port = options.rate * options.seconds, free_port()
+    count = options.rate * options.seconds
     with (
         EmbeddedKafka(jvm_profile="throughput", heap="1g") as kafka,
-        standing(kafka, check_after=_NO_CHECKS, metrics_port=port, commit_interval=options.commit_interval) as stand,
+        standing(kafka, check_after=_NO_CHECKS, commit_interval=options.commit_interval) as stand,
         PacedClient(stand, LocalTransactionState.COMMIT_MESSAGE, options.commit_interval) as ours,
         group_commits(kafka.bootstrap_servers, stand.bridge.create_topic("bare", partitions=1)) as bare,
         rocketmq({}) as peer,
@@ -46,13 +44,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
         def by_us(rate: int, seconds: int) -> Found:
             """Measure from the decision, which the local transaction makes."""
-            stages, before = Stages(stand.bridge), scrape(port)
-            results, decided, seen = ours.send(rate * seconds, rate, options.size)
+            _, decided, seen = ours.send(rate * seconds, rate, options.size)
             assert seen.copies == 0, f"{seen.copies} copies became visible"
-            offsets = [future.result().half_offset for future in results]
-            total = percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])
-            parts = stages.between(offsets, decided, seen.times)
-            return {**total, **parts, **registrations(before, scrape(port))}
+            return percentiles([at - since for since, at in zip(decided, seen.times, strict=True)])
 
         def by_peer() -> Found:
             done = peer.measure(count, _PEER_THREADS, options.size, rate=options.rate)
@@ -77,7 +71,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for rate in _OTHER_RATES:
             ratio = _times(found, what, _BARE, at_rate=_at(rate))
             ratios[f"decision to visible, {name}, to bare group commits{_at(rate)}"] = ratio
-    return {"stages": STAGES, "figures": found.report(), "ratios": ratios}
+    return {"figures": found.report(), "ratios": ratios}
 
 
 def _at(rate: int) -> str:

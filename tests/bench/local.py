@@ -55,9 +55,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(servers: str, namespace: str, size: int, topics: int) -> None:
-    writer = Writer(servers, namespace, seed=1)
-    writer.topics = [f"{namespace}.real{number}" for number in range(topics)]
-    writer.create_topics()
+    writer = Writer(servers, namespace, seed=1, topics=topics)
     for at in range(0, size, _BATCH):
         writer.more(min(_BATCH, size - at))
 

@@ -69,15 +69,13 @@ def standing(
     check_after: int = _CHECK_AFTER,
     check_again_after: int = _CHECK_AGAIN_AFTER,
     make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
-    metrics_port: int = 0,
     commit_interval: int = 20,
 ) -> Iterator[Stand]:
-    """Start workers, which share all partitions, and a reader. Only a single worker may have a `metrics_port`."""
+    """Start workers, which share all partitions, and a reader."""
     with Bridge(kafka.bootstrap_servers, "bench", partitions=partitions) as bridge:
         real_topic = make_topic(bridge, "real", partitions)
         for _ in range(workers):
             bridge.worker(
-                metrics_port=metrics_port,
                 commit_interval=commit_interval,
                 transaction_timeout=check_after,
                 transaction_check_interval=check_again_after,

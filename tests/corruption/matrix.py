@@ -35,11 +35,14 @@ def compare(truth: Truth, report: AuditReport) -> list[Line]:
     )
     counted = Counter(report.violations.by_kind) + Counter(report.findings.by_kind)
     lines = []
-    for kind in sorted({kind for kind, _ in truth.says} | set(+counted)):
-        planted = Counter({key: count for key, count in truth.says.items() if key[0] == kind})
+    for kind in sorted(truth.kinds | set(+counted)):
+        planted = truth.count_kind(kind)
+        right = sum(count for (named, _), count in (truth.says & listed).items() if named == kind)
         unlisted = counted[kind] - sum(count for (named, _), count in listed.items() if named == kind)
-        found = min(planted.total(), (planted & listed).total() + unlisted)
-        lines.append(Line(kind, planted.total(), found, counted[kind] - found))
+        # What belongs to no planted transaction is compared by its number.
+        strays = min(truth.strays[kind], counted[kind] - right - unlisted)
+        found = min(planted, right + unlisted + strays)
+        lines.append(Line(kind, planted, found, counted[kind] - found))
     for fate in sorted(set(truth.fates) | set(+Counter(report.fates))):
         planted, found = truth.fates[fate], report.fates.get(fate, 0)
         lines.append(Line(f"fate {fate}", planted, min(planted, found), max(0, found - planted)))

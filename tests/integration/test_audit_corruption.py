@@ -36,7 +36,7 @@ VIOLATIONS |= {"BEFORE_DECISION", "EARLY", "MISPLACED", "OUT_OF_ORDER", "OVERDUE
 VIOLATIONS |= {"PROGRESS_AHEAD", "STUCK", "WRONG_WINNER"}
 #: Number of Kafka transactions after which the writer lets retention remove a beginning. An audit before that would
 #: know more.
-RETENTION = 6
+RETENTION = 2
 #: A cluster of its own, because half messages of other namespaces would explain phantoms.
 kafka = module_kafka()
 
@@ -72,15 +72,15 @@ def assert_agree(some: AuditReport, other: AuditReport) -> None:
 @pytest.mark.long
 def test_finds_all_that_was_planted_and_nothing_else(kafka: EmbeddedKafka) -> None:
     writer = Writer(kafka.bootstrap_servers, "seed1", 1)
-    writer.plant(3_000, 20)
+    writer.plant(5_000, 15)
     report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, engine=AuditEngine.LOCAL)
-    assert_finds_all(writer, report, 20)
+    assert_finds_all(writer, report, 15)
 
 
 @pytest.mark.long
 def test_spark_finds_what_the_local_engine_finds(kafka: EmbeddedKafka, spark: SparkSession) -> None:
     writer = Writer(kafka.bootstrap_servers, "seed5", 5)
-    writer.plant(400, 2)
+    writer.plant(500, 2)
     report = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, spark=spark)
     assert_finds_all(writer, report, 2)
     local = run_audit(kafka.bootstrap_servers, namespace=writer.names.namespace, engine=AuditEngine.LOCAL)
@@ -106,7 +106,7 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, tmp_path:
     The first audit starts after the records that retention removes, because an audit that has read them would know
     more.
     """
-    places = [7, 22]
+    places = [8, 18]
     folder, namespace, steps = str(tmp_path / "ledger"), "increments", len(places) + 1
     reports: list[AuditReport] = []
     assert min(places) > RETENTION
@@ -209,5 +209,8 @@ def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
     records = [json.loads(record) for record in values_in(kafka.bootstrap_servers, topic)]
     assert Counter(record["id"] for record in records).most_common(1)[0][1] == 1, "an alarm was raised twice"
     alarms = Counter((record["kind"], record["transaction"], record["real_topic"]) for record in records)
-    assert alarms == Counter((entry.kind, entry.transaction, entry.real_topic) for entry in full.violations.listed)
+    final = Counter((entry.kind, entry.transaction, entry.real_topic) for entry in full.violations.listed)
+    assert final - alarms == Counter()
+    # What is due is late until the case's next Kafka transaction delivers it, and the follower may look in between.
+    assert {kind for kind, *_ in alarms - final} <= {"OVERDUE"}
     assert sum(len(step.alarms) for step in steps) <= len(records)

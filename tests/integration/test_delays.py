@@ -129,41 +129,6 @@ def test_one_whose_topic_is_missing_when_it_is_due_is_held_and_delivered_later(b
         eventually(lambda: not bridge.parked_states(0))
 
 
-def test_p12_p13_several_messages_wait_for_their_time_together_whatever_happens_meanwhile(bridge: Bridge) -> None:
-    """A worker that is killed schedules them, the next one holds them when they are due, a third one delivers them."""
-    orders, mail, clock = bridge.create_topic("orders", partitions=1), f"{bridge.namespace}.mail", Clock()
-    due = now() + HOUR
-    first = bridge.worker()
-    sent = send(
-        bridge,
-        *[Message(to, value, b"k", deliver_at=due) for to, value in ((orders, b"1"), (mail, b"2"), (orders, b"3"))],
-    )
-    where = sent.half_partition
-    eventually(lambda: bridge.parked_states(where) == ["scheduled"])
-    first.kill()
-    with bridge.local_owner(where, outside=clock):
-        assert bridge.parked_states(where) == ["scheduled"]
-        [waiting] = list_pending(bridge.connection(), Selection(states=SCHEDULED)).messages
-        assert waiting.real_topic == f"{orders},{mail}"
-        clock.ahead = 2 * HOUR
-        eventually(lambda: bridge.parked_states(where) == ["held"])
-    assert bridge.visible(orders) == {}, "one topic is missing, and holds all of them"
-    bridge.create_topic("mail", partitions=1)
-    with bridge.local_owner(where, outside=clock):
-        bridge.wait_visible(orders, [b"1", b"3"])
-        eventually(lambda: not bridge.parked_states(where))
-    numbers = [
-        [(dict(record.headers())["TXB_MESSAGE"], record.value()) for record in bridge.read(topic)]
-        for topic in (orders, mail)
-    ]
-    assert numbers == [[(b"1/3", b"1"), (b"3/3", b"3")], [(b"2/3", b"2")]]
-    assert bridge.outcomes()[where, sent.half_offset] == ["commit"]
-    # The history, too, shows one transaction.
-    history = read_history(bridge.connection(), f"{where}:{sent.half_offset}")
-    assert [step.what for step in history.steps] == ["prepared", "END commit", "delivered"]
-    assert history.steps[0].detail == f"{waiting.size} bytes, 3 messages for {orders},{mail}, by group group"
-
-
 def test_p12_p13_each_of_several_messages_comes_at_its_time_though_a_worker_is_killed_in_between(
     bridge: Bridge,
 ) -> None:

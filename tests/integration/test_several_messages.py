@@ -138,18 +138,3 @@ def test_p12_one_record_that_its_topic_refuses_holds_all_messages(bridge: Bridge
         bridge.alter_topic(small, max_message_bytes="20000")
         bridge.wait_visible(topics[0], [b"refused"], 120)
     assert len(bridge.read(small)) == 21
-
-
-@pytest.mark.parametrize("point", ["commit.real_records", "commit.checkpoint", "commit.applied"])
-def test_p12_a_crash_between_two_messages_leaves_none_or_all(bridge: Bridge, topics: list[str], point: str):
-    worker = bridge.worker(point)
-    prepared = [framed(bridge, [Framed(topic, b"k", b"%d" % number) for topic in topics]) for number in range(20)]
-    bridge.decide_many(prepared, COMMIT)
-    worker.wait_dead(60)
-    counts = [len(bridge.read(topic)) for topic in topics]
-    assert len(set(counts)) == 1, counts
-    with bridge.local_owner():
-        for topic in topics:
-            bridge.wait_visible(topic, [b"%d" % number for number in range(20)])
-            assert sorted(bridge.visible(topic).values()) == [1] * 20
-            assert [record.value() for record in bridge.read(topic)] == [b"%d" % number for number in range(20)]

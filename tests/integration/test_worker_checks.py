@@ -142,30 +142,6 @@ def test_p6_a_steady_stream_of_decisions_does_not_keep_checks_waiting(bridge: Br
         eventually(lambda: [bridge.decide(other, UNKNOWN) for _ in range(50)] and member.checks(asked), 20)
 
 
-def test_p9_a_message_that_is_never_checked_does_not_pin_the_watermark(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    options = {"park_after_records": 50, "park_after": 600_000, "transaction_check_interval": 300}
-    with bridge.local_owner(**options):
-        dead = [bridge.prepare(topic, b"dead %d" % number, partition=0, group="dead") for number in range(3)]
-        values = [b"%d" % number for number in range(200)]
-        bridge.decide_many(bridge.prepare_many(topic, values, partition=0), COMMIT)
-        bridge.wait_visible(topic, values)
-        eventually(lambda: bridge.checkpoint(0)["half"] == 203)
-        assert [_entry(bridge, one)["checks"] for one in dead] == [0, 0, 0]
-    # The new owner knows these messages only from their parked entries, and reads their bodies again.
-    with bridge.local_owner(**options, payload_memory=1):
-        bridge.decide(dead[0], COMMIT, group="dead")
-        bridge.wait_visible(topic, [b"dead 0"])
-        with bridge.member("dead") as member:
-            eventually(lambda: member.checks(dead[1]) and member.checks(dead[2]))
-            bridge.decide(dead[1], ROLLBACK, group="dead")
-            bridge.end([dead[2].entry(COMMIT, 1)], 0, group="dead", source="check")
-            bridge.wait_visible(topic, [b"dead 2"])
-            assert member.checks(dead[1])[0]["TRANSACTION_CHECK_TIMES"] == b"1"
-        eventually(lambda: not bridge.parked_states(0))
-    assert set(bridge.visible(topic).values()) == {1}
-
-
 def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     with bridge.member(config={"max.message.bytes": "20000"}) as member, bridge.local_owner():

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from tests.support.harness import COMMIT, Bridge, Prepared, eventually
 from tests.support.kafka_proxy import EndTxnProxy
-from txbridge.embedded import EmbeddedKafka
 
 
 def _prepare(bridge: Bridge, topic: str, count: int, size: int) -> list[Prepared]:
@@ -40,24 +39,6 @@ def test_p14_large_messages_keep_their_order_after_an_outage(bridge: Bridge, cou
         _wait_applied(bridge, 60)
     assert _delivered(bridge, topic) == [*range(count)]
     assert not any(b"/0/" in (message.key() or b"") for message in bridge.read(bridge.names.offset)), "one was parked"
-
-
-def test_p14_p10_one_end_of_many_large_messages_goes_on_at_its_entry_after_a_crash(kafka: EmbeddedKafka) -> None:
-    with Bridge(kafka.bootstrap_servers, "one large end", partitions=1) as bridge:
-        topic = bridge.create_topic("real", 1)
-        prepared = _prepare(bridge, topic, 400, 100_000)
-        end = bridge.end([one.entry(COMMIT) for one in prepared[:390]], 0)
-        bridge.decide_many(prepared[390:], COMMIT, batch=1)
-        # The first Kafka transaction proves the ownership. The second and third deliver parts of the END record.
-        worker = bridge.worker(fault="commit.applied@3", wait=0, transaction_timeout=600_000)
-        worker.wait_dead()
-        stopped = bridge.checkpoint(0)
-        assert (stopped["end"], 0 < stopped["entry"] < 390) == (end, True)
-        assert _delivered(bridge, topic) == [*range(stopped["entry"])]
-        bridge.worker(transaction_timeout=600_000)
-        _wait_applied(bridge, 60)
-        assert _delivered(bridge, topic) == [*range(400)]
-        assert "entry" not in bridge.checkpoint(0)
 
 
 def test_p2_held_messages_have_their_share_while_decisions_fill_every_transaction(bridge: Bridge) -> None:

@@ -333,7 +333,7 @@ def several_in_two_transactions() -> None:
         before = waiting.copy()
         waiting.clear()
         for one in before:
-            self._deliver_copy(*one)
+            self._records.deliver(*one)
         produce(self, contents)
 
     steps.delivered_copies = first_topic

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,13 @@ class Case:
     findings: frozenset[str] = frozenset()
     #: Violations and findings that belong to no transaction of this case.
     strays: tuple[str, ...] = ()
+    #: Fates of further half messages of the case.
+    others: tuple[str, ...] = ()
+
+    @property
+    def fates(self) -> list[str]:
+        """The fates of all half messages of the case, that of `plant` first."""
+        return [fate for fate in (self.fate, *self.others) if fate is not None]
 
 
 CASES: dict[str, Case] = {}
@@ -82,22 +90,35 @@ def story(
 
 
 def register(
-    name: str, expected: str, plant: Callable[[Log], Half | None], strays: str = "", *, tail: bool = False
+    name: str,
+    expected: str,
+    plant: Callable[[Log], Half | None],
+    strays: str = "",
+    others: str = "",
+    *,
+    tail: bool = False,
 ) -> None:
     fate, *findings = expected.split() or [None]
     fate, _, state = (fate or "").partition(":")
-    made = Case(plant, fate or None, state or None, frozenset(findings), tuple(strays.split()))
+    made = Case(plant, fate or None, state or None, frozenset(findings), tuple(strays.split()), tuple(others.split()))
     (TAIL if tail else CASES)[name] = made
 
 
-def written(expected: str, strays: str = "") -> Callable[[Callable[[Log], Half | None]], Callable[[Log], Half | None]]:
+def written(
+    expected: str, strays: str = "", others: str = ""
+) -> Callable[[Callable[[Log], Half | None]], Callable[[Log], Half | None]]:
     """A case that writes its records itself."""
 
     def decorate(plant: Callable[[Log], Half | None]) -> Callable[[Log], Half | None]:
-        register(plant.__name__, expected, plant, strays)
+        register(plant.__name__, expected, plant, strays, others)
         return plant
 
     return decorate
+
+
+def absent_offset() -> int:
+    """A half offset beyond any log's end, another one each time."""
+    return 10**12 + secrets.randbelow(10**12)
 
 
 # Records
@@ -201,7 +222,8 @@ let_go = together(discard("ABANDONED"), op("abandon"), parked(None))
 
 # As it should be
 
-# They prove losses of what was decided an hour later.
+#: They prove losses of what was decided an hour later.
+HOURS_AGO = ("delivered_hours_ago", "another_delivered_hours_ago")
 story("delivered_hours_ago", "delivered", commit, together(copy(), old_op))
 story("another_delivered_hours_ago", "delivered", commit, together(copy(), old_op))
 story("delivered", "delivered", commit, deliver)
@@ -216,7 +238,7 @@ story(
 story("rolled_back", "rolled_back", rollback, record_rollback)
 
 
-@written("delivered")
+@written("delivered", others="rolled_back")
 def several_entries_in_one_end_record(log: Log) -> Half:
     first, second = log.half(), log.half()
     log.decision_record(f"{second.entry(ROLLBACK)}\n{first.entry(COMMIT)}".encode())
@@ -332,9 +354,14 @@ story("late_then_resumed", "delivered LATE BY_HAND", discard_parked, rollback, r
 story("resume_of_what_was_not_discarded_does_nothing", "rolled_back BY_HAND", resume, rollback, record_rollback)
 
 
-@written("", strays="NO_HALF_MESSAGE NO_HALF_MESSAGE")
+@written("", strays="NO_HALF_MESSAGE")
 def end_without_half_message(log: Log) -> None:
-    log.decision_record(f"987654,{'A' * 32},8\n{'9' * 30},{'A' * 32},8".encode())
+    log.decision_record(f"{absent_offset()},{'A' * 32},8".encode())
+
+
+@written("", strays="NO_HALF_MESSAGE")
+def end_whose_half_offset_no_log_can_have(log: Log) -> None:
+    log.decision_record(f"{'9' * 30},{'A' * 32},8".encode())
 
 
 # Malformed records
@@ -448,9 +475,12 @@ def both_copies_delivered(log: Log) -> Half:
 story("lost_though_recorded", "LOST", commit, record_commit)
 story("lost_in_an_aborted_transaction", "LOST", commit, aborted(copy()), record_commit)
 story("lost_because_skipped", "LOST", commit)
+story("held_and_lost", "LOST", hold, together(op("commit"), parked(None)))
+story("resumed_and_lost", "LOST BY_HAND", discard_parked, resume, together(parked("pending")), commit, record_commit)
 story("lost_because_discarded_instead", "LOST", commit, discard_parked)
 story("lost_because_rolled_back_instead", "LOST", commit, record_rollback)
 story("duplicated", "DUPLICATED", commit, deliver, together(copy(partition=1)))
+story("scheduled_and_duplicated", "DUPLICATED", schedule(LONG_AGO), together(copy(), copy(), op("commit")), **IN_TIME)
 story("leaked_though_rolled_back", "LEAKED", rollback, together(copy(), op("rollback")))
 story("leaked_though_abandoned", "LEAKED BY_HAND", hold, abandon, let_go, together(copy()))
 story("leaked_by_a_commit_after_it_was_abandoned", "LEAKED BY_HAND", hold, abandon, let_go, deliver)
@@ -917,18 +947,14 @@ story(
 
 @written("", strays="PHANTOM")
 def phantom_beyond_the_half_log(log: Log) -> None:
-    log.transaction(log.copy(Half(PLAIN, 555_555, "F" * 32, "billing", log.real(ORDERS))))
+    log.transaction(log.copy(Half(PLAIN, absent_offset(), "F" * 32, "billing", log.real(ORDERS))))
 
 
 story(
     "phantom_with_the_coordinates_of_another", "pending:undecided", together(copy(UNIQ_KEY="E" * 32)), strays="PHANTOM"
 )
-story(
-    "phantom_without_readable_coordinates",
-    "pending:undecided",
-    together(copy(TXB_HALF="here"), copy(TXB_HALF=None)),
-    strays="PHANTOM PHANTOM",
-)
+story("phantom_with_unreadable_coordinates", "pending:undecided", together(copy(TXB_HALF="here")), strays="PHANTOM")
+story("phantom_without_coordinates", "pending:undecided", together(copy(TXB_HALF=None)), strays="PHANTOM")
 
 
 @written("", strays="PHANTOM MALFORMED")
@@ -951,7 +977,7 @@ story("rolled_back_without_a_decision", "rolled_back OUTCOME_WITHOUT_DECISION", 
 
 @written("", strays="OUTCOME_WITHOUT_HALF")
 def outcome_without_half_message(log: Log) -> None:
-    log.transaction(log.op("rollback", Half(PLAIN, 666_666, "F" * 32, "billing", log.real(ORDERS))))
+    log.transaction(log.op("rollback", Half(PLAIN, absent_offset(), "F" * 32, "billing", log.real(ORDERS))))
 
 
 @written("", strays="UNREADABLE_OP")

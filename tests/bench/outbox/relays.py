@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tests.bench.outbox.shop import Shop
-from tests.bench.stages import scrape
+from tests.support import http
 from tests.support.harness import Bridge, WorkerProcess
 from txbridge.embedded.ports import free_port
 
@@ -153,7 +155,9 @@ class Worker(NoRelay):
         self._worker = None
 
     def transactions(self) -> float:
-        return scrape(self._port)["txbridge_commit_seconds_count"]
+        families = text_string_to_metric_families(http.ask(f"http://127.0.0.1:{self._port}/metrics").text)
+        samples = (sample for family in families for sample in family.samples)
+        return next(sample.value for sample in samples if sample.name == "txbridge_commit_seconds_count")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The pure parts of the benches: goals of ratios, the stages of a decision, and a bench that fails."""
+"""The pure parts of the benches: goals of ratios, pauses, and a bench that fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tests.bench import whole_run
 from tests.bench.measure import PER_SECOND, Ratio, by_turns
 from tests.bench.outbox import faults
 from tests.bench.rolling import longest_pause
-from tests.bench.stages import Times, stages
 
 RATIO = {"value": 5.2, "least": 5.0, "most": 5.5, "goal": "at least 5", "met": True}
 ABOUT = {"environment": {"python": "3.11.2"}, "versions": {"commit": "abc"}}
@@ -55,21 +54,6 @@ def test_measures_take_turns_and_a_ratio_is_of_the_medians_with_the_spread_of_th
 def test_kills_are_judged_by_the_orders_of_the_database_and_what_the_topic_shows_of_them():
     found = faults.compare({1, 2, 3, 4}, Counter({1: 1, 2: 3, 4: 2, 5: 1}))
     assert found == {"orders": 4, "lost": 1, "visible more than once": 2, "visible without an order": 1}
-
-
-def test_the_stages_of_a_decision_add_up_and_tell_the_wait_for_the_transaction_before():
-    first = Times(decided=0.0, end_stored=0.002, op_stored=0.005, seen=0.010)
-    # Stored while the first one was being committed, and so in the second Kafka transaction.
-    second = Times(decided=0.005, end_stored=0.006, op_stored=0.012, seen=0.020)
-    assert stages([first, second]) == pytest.approx(
-        {
-            "ms, mean": (10 + 15) / 2,
-            "ms, decision to END stored": (2 + 1) / 2,
-            "ms, wait for the transaction before": (0 + 4) / 2,
-            "ms, worker until OP is stored": (3 + 2) / 2,
-            "ms, OP stored to visible": (5 + 8) / 2,
-        }
-    )
 
 
 @pytest.mark.parametrize(

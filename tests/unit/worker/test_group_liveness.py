@@ -44,20 +44,6 @@ def directory():
     return time, membership, GroupLiveness(membership, Names(), time)
 
 
-def test_p6_a_new_answer_does_not_make_an_old_one_look_fresh():
-    # Found by the simulator: the answer "nobody" had arrived and was not read yet. Its time made an old "alive" answer
-    # count as recent, and one check was used up for a dead group.
-    time, membership, groups = directory()
-    ask(groups)
-    membership.answer(1)
-    assert groups.is_alive("g")
-    time.seconds += 600
-    ask(groups)
-    ask(groups)
-    membership.answer(0)
-    assert not groups.is_alive("g")
-
-
 def test_p6_an_answer_is_believed_for_two_seconds():
     time, membership, groups = directory()
     ask(groups)
@@ -90,27 +76,6 @@ class Clients(list[SilentAdmin]):
         return self[-1]
 
 
-def test_p6_a_coordinator_that_never_answers_is_given_up_and_asked_through_a_new_client():
-    # After kill -9 of Kafka some requests are never answered, and checks stood still forever.
-    time, clients = ManualTime(), Clients()
-    membership = GroupMembership(clients, time)
-    groups = GroupLiveness(membership, Names(), time)
-    ask(groups)
-    for _ in range(9):
-        time.seconds += 1
-        ask(groups)
-    assert len(clients) == 1
-    time.seconds += 2
-    ask(groups)
-    assert not groups.is_alive("g")
-    assert len(clients) == 2
-    clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
-    ask(groups)
-    assert not groups.is_alive("g"), "the answer of a client that was given up"
-    clients[1].answers[CHECK].set_result(SimpleNamespace(members=[None]))
-    assert groups.is_alive("g")
-
-
 def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
     admin = SilentAdmin()
     membership = GroupMembership(lambda: admin, ManualTime())
@@ -120,25 +85,6 @@ def test_a_group_that_is_being_asked_about_is_not_asked_about_again():
     with pytest.raises(KafkaException):
         first.result(0)
     assert membership.ask(["g"])["g"] is not first
-
-
-def test_p8_a_client_that_answers_with_an_error_which_is_not_about_the_group_is_replaced():
-    # Another broker became the group's coordinator while the former one stood still. librdkafka went on asking the
-    # former one, which always answers "not me". No check was sent until the worker was restarted.
-    time, clients = ManualTime(), Clients()
-    groups = GroupLiveness(GroupMembership(clients, time), Names(), time)
-    ask(groups)
-    clients[0].answers[CHECK].set_result(SimpleNamespace(members=[None]))
-    assert groups.is_alive("g")
-    for _ in range(3):
-        time.seconds += 1.1
-        ask(groups)
-        if len(clients) == 1:
-            clients[0].answers[CHECK].set_exception(KafkaException(KafkaError(KafkaError.NOT_COORDINATOR)))
-            ask(groups)
-    assert len(clients) == 2
-    clients[1].answers[CHECK].set_result(SimpleNamespace(members=[None]))
-    assert groups.is_alive("g")
 
 
 def test_p8_in_an_outage_clients_are_replaced_every_few_seconds_only():
