@@ -1,7 +1,7 @@
-"""Time limits of a relay's sessions at the database, which ends the session of a relay that is paused.
+"""Settings of a relay's sessions: how PostgreSQL plans, and when a database ends the session of a relay that is paused.
 
-A stopped process keeps its connections, and with them the locks of its lanes and of the rows of its batch. Its machine
-even answers TCP's probes.
+A stopped process keeps its connections, and with them the lock of the outbox and those of the rows of its batch. Its
+machine even answers TCP's probes.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-#: Seconds after which the database ends a session that is silent, within a transaction or with the locks of lanes. A
-#: relay that works is silent for a fraction of a second. So it was paused, or has lost the network, and another one
+#: Seconds after which the database ends a session that is silent, within a transaction or with the lock of the outbox.
+#: A relay that works is silent for a fraction of a second. So it was paused, or has lost the network, and another one
 #: goes on. As long as a worker may be silent in its group.
 SILENT_S = 10
-#: Seconds that a statement waits for a lock: as long as another relay whose session is about to end may have it. So a
-#: batch is over long before the worker discards its half message, which would lose the rows.
+#: Seconds that a statement waits for a lock: as long as another relay whose session is about to end may have it.
 LOCKED_S = 10
 #: And its zone, in which a TIMESTAMP is read: times without a zone count as UTC.
 _FOR_MYSQL = (
     f"SET SESSION wait_timeout = {SILENT_S}, lock_wait_timeout = {LOCKED_S}, innodb_lock_wait_timeout = {LOCKED_S},"
     " time_zone = '+00:00'"
 )
-#: The oldest PostgreSQL with idle_session_timeout. An older one keeps the lanes of a paused relay.
+#: The oldest PostgreSQL with idle_session_timeout. An older one keeps the lock of a paused relay.
 _IDLE_SINCE = (14,)
 
 

@@ -31,7 +31,6 @@ from txbridge.operations.listing import barrier_of
 from txbridge.operations.reading import never, open_reader, read_view
 from txbridge.text import counted
 
-_REFUSED = " (refused: wrong "
 #: Longest search of HALF for an id (s). A second reads some hundred thousand records; coordinates need just one.
 SEARCH_TIMEOUT_S = 20.0
 
@@ -43,6 +42,8 @@ class Step:
     at: int
     what: str
     detail: str = ""
+    #: Whether it is an END that no worker obeys.
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def read_history(connection: Connection, target: str) -> History:
 
 def _is_cancelled(steps: Iterable[Step]) -> bool:
     """Whether the application has given it up: the first command after the commit that may have an effect."""
-    ends = [step.what for step in steps if _REFUSED not in step.detail]
+    ends = [step.what for step in steps if not step.is_refused]
     after = dropwhile(lambda what: what != "END commit", ends)
     return next((what for what in after if what in ("END abandon", "END cancel")), "") == "END cancel"
 
@@ -240,14 +241,15 @@ def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:
         return
     for entry in end.entries:
         if entry.half_offset == half.offset and end.source is not Source.FIND:
-            forged = f"{_REFUSED}group)" if end.group != half.group else ""
+            wrong = "group" if end.group != half.group else ""
             if entry.transaction_id != half.transaction_id:
-                forged = f"{_REFUSED}transaction id)"
+                wrong = "transaction id"
+            forged = f" (refused: wrong {wrong})" if wrong else ""
             asked = f", answer to check {entry.check_times}" if entry.check_times else ""
             who = " ".join(filter(None, (end.source.value, end.client_id)))
             detail = f"{who}, END offset {end.offset}{asked}{forged}{': ' if entry.remark else ''}{entry.remark or ''}"
             what = end.source.value if end.source in COMMANDS else entry.decision.name.lower()
-            yield Step(record.timestamp()[1], f"END {what}", detail)
+            yield Step(record.timestamp()[1], f"END {what}", detail, bool(wrong))
 
 
 def _op_steps(record: Message, offset: int) -> Iterator[Step]:

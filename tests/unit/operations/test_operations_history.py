@@ -93,7 +93,7 @@ def test_one_that_is_delivered_in_part_says_how_much_and_when_the_next_comes(rea
 def test_one_that_was_cancelled_says_who_did_it_and_why(read, source, state):
     def given_up(offset, by, at, name=ID):
         who = {"PGROUP": b"orders", "SOURCE": by.encode(), "CLIENT_ID": b"alice"}
-        return record(offset, f"5,{name},0,,has paid".encode(), at, **who)
+        return record(offset, f"5,{name},0,,has paid (refused: wrong group)".encode(), at, **who)
 
     forged = given_up(8, "cancel", 1_700_000_001_400, "F" * 32)
     later = given_up(10, {"abandon": "cancel", "cancel": "abandon"}[source], 1_700_000_001_700)
@@ -101,6 +101,6 @@ def test_one_that_was_cancelled_says_who_did_it_and_why(read, source, state):
     found = read(None, [END, forged, given_up(9, source, 1_700_000_001_500), later], [op])
     assert found.state == state
     assert [(step.what, step.detail) for step in found.steps[3:5]] == [
-        (f"END {source}", f"{source} alice, END offset 9: has paid"),
+        (f"END {source}", f"{source} alice, END offset 9: has paid (refused: wrong group)"),
         ("abandoned", "OP offset 4"),
     ]
