@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
 from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
-from txbridge_sqlalchemy.batch_writer import Refusal
+from txbridge_sqlalchemy.batch_writer import RowRefusal
 from txbridge_sqlalchemy.forwarding import SqlForwarding
 from txbridge_sqlalchemy.outbox_state import OutboxState
 from txbridge_sqlalchemy.outbox_table import outbox
@@ -35,7 +35,7 @@ EMPTY = ("ok", "no row waits in txbridge_outbox")
 
 
 #: What Kafka says about topics.
-REFUSALS = {"gone": Refusal("topic gone does not exist", whole_topic=True), "small": Refusal("it is too large")}
+REFUSALS = {"gone": RowRefusal("topic gone does not exist", whole_topic=True), "small": RowRefusal("it is too large")}
 
 
 class FakeWriter:
@@ -47,7 +47,7 @@ class FakeWriter:
     def list_refusals(self, rows):
         if not self.kafka:
             raise UnansweredError("no answer in time")
-        found = {row.id: Refusal(row.reason) for row in rows if row.message is None}
+        found = {row.id: RowRefusal(row.reason) for row in rows if row.message is None}
         return found | {row.id: REFUSALS[row.topic] for row in rows if row.topic in REFUSALS}
 
 
@@ -92,7 +92,7 @@ def test_a_relay_that_works_and_one_that_does_not(postgres):
     assert found(postgres) == [NOBODY, EMPTY]
     rows = taken(postgres)
     assert found(postgres) == [WORKS, EMPTY]
-    OutboxState(postgres, rows).leave("me")
+    OutboxState(postgres, rows).leave_outbox("me")
     stuck = ("problem", "a relay has the lock of txbridge_outbox, and has not taken it over: its rows are not sent")
     assert found(postgres) == [stuck, EMPTY]
     rows.close()
