@@ -14,7 +14,6 @@ from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.coroutines import is_coroutine_function
-from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.flow.attempts import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
@@ -26,6 +25,7 @@ from txbridge.client.listener import (
     TransactionListener,
     bind_execute,
     call_function,
+    execution_failed,
 )
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
@@ -180,7 +180,7 @@ class AsyncTransactionProducer(Generic[G]):
                 with calling(self):
                     outcome = await call_function(run, given, arg, left_running=left.append)
             except BaseException as error:
-                sends.send_interrupted(prepared, given, error)
+                sends.send_decision(prepared, execution_failed(given, error))
                 raise
             return AsyncTransactionSendResult.of_decision(
                 prepared, outcome, sends.send_decision(prepared, outcome, message), _hand_over=hand_over
@@ -205,9 +205,7 @@ class AsyncTransactionProducer(Generic[G]):
         prepared = Prepared.without_half()
         with calling(self):
             outcome = await call_function(run, prepared.for_listener(message), arg)
-        return AsyncTransactionSendResult.of_decision(
-            prepared, outcome, settled_ticket(prepared.entry_of(outcome)), _hand_over=hand_over
-        )
+        return AsyncTransactionSendResult.of_decision(prepared, outcome, _hand_over=hand_over)
 
     async def cancel(
         self,
@@ -294,16 +292,15 @@ class AsyncTransactionProducer(Generic[G]):
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
                 abandoned, self._life = self._life, Life(self._options, self._checks)
-                threading.Thread(target=abandoned.close, args=[None, _do_nothing, _do_nothing], daemon=True).start()
+                threading.Thread(target=abandoned.close, daemon=True).start()
             # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None
             raise
 
     async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        await _in_thread(self._calls_in, self._life.close, timeout, _do_nothing, self._checks.close)
-        self._calls_in.shutdown(wait=False)
-        self._flushes_in.shutdown(wait=False)
-        self._cancels_in.shutdown(wait=False)
+        await _in_thread(self._calls_in, self._life.close, timeout, self._checks.close)
+        for pool in (self._calls_in, self._flushes_in, self._cancels_in):
+            pool.shutdown(wait=False)
 
     async def _ask_barrier(self, sends: SendPath) -> None:
         """Do as SendPath.ask_barrier, without blocking the loop."""
@@ -342,10 +339,6 @@ class AsyncTransactionProducer(Generic[G]):
             # Cancelled. Kafka may still store the half message, but no local transaction will run.
             sends.attempts.give_up(transaction_id)
             raise
-
-
-def _do_nothing(_: float | None = None) -> None:
-    """Stand-in for what Life.close calls: on a loop nothing has to be refused, and a new client has no checks."""
 
 
 async def _in_thread(pool: ThreadPoolExecutor, function: Callable[..., _T], *arguments: Any) -> _T:

@@ -10,7 +10,6 @@ from txbridge.client.answers import A, G, LocalTransactionState, R
 from txbridge.client.base.contained import ContainedFuture, calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
-from txbridge.client.decide.decision_batcher import settled_ticket
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.pipeline import Pipeline
@@ -211,7 +210,7 @@ class TransactionProducer(Generic[G]):
         prepared = Prepared.without_half()
         with calling(self):
             outcome = execute(run, prepared.for_listener(message), arg)
-        return TransactionSendResult.of_decision(prepared, outcome, settled_ticket(prepared.entry_of(outcome)))
+        return TransactionSendResult.of_decision(prepared, outcome)
 
     def submit_message_in_transaction(
         self, message: Message, arg: A | None = None, *, execute: Function[A, R, G] | None = None
@@ -325,7 +324,7 @@ class TransactionProducer(Generic[G]):
                 "close() was called by a listener method, or while a send of this thread was under way, "
                 "for which it would have to wait"
             )
-        self._life.close(timeout, self._pipeline.stop, self._finish_calls)
+        self._life.close(timeout, self._finish_calls, self._pipeline.stop)
 
     def _finish_calls(self, timeout: float | None) -> None:
         """End the pipeline, and wait up to `timeout` seconds (None: no limit) for running checks."""

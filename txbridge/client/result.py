@@ -41,8 +41,10 @@ class _Sent(Generic[R]):
     send_status: SendStatus = SendStatus.SEND_OK
 
     @classmethod
-    def of_decision(cls, prepared: Prepared, outcome: ListenerOutcome, end: Ticket, **more: object) -> Self:
-        """Return the result after the local transaction."""
+    def of_decision(
+        cls, prepared: Prepared, outcome: ListenerOutcome, end: Ticket | None = None, **more: object
+    ) -> Self:
+        """Return the result after the local transaction; without `end` no END is on its way."""
         made = cls.__new__(cls)
         # Not by __init__, because that of a frozen dataclass sets each attribute with a call of its own.
         made.__dict__.update(
@@ -53,7 +55,9 @@ class _Sent(Generic[R]):
             local_exception=outcome.exception,
             value=outcome.value,
             # A stored message is committed, whatever becomes of a half message that is rolled back.
-            _end=end if outcome.send_status is SendStatus.SEND_OK else settled_ticket(end.entry),
+            _end=end
+            if end and outcome.send_status is SendStatus.SEND_OK
+            else settled_ticket(prepared.entry_of(outcome)),
             send_status=outcome.send_status,
             **more,
         )

@@ -13,6 +13,7 @@ from tests.support.client_fakes import FakeRecord, FakeWire, refusal
 from tests.support.harness import eventually
 from txbridge import Message, PrepareError
 from txbridge.client.kafka.connection import KafkaConnection
+from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.names import Names
@@ -25,9 +26,23 @@ def wire():
     return FakeWire()
 
 
+class Shortage:
+    looks = 0
+    reason = ""
+
+    def look_soon(self):
+        self.looks += 1
+        self.reason = "too few replicas are in sync"
+
+
+def new_writer(wire, link=None, namespace="", shortage=None, miss_before_s=0.0):
+    link, names = link or KafkaConnection("127.0.0.1:1"), Names(namespace)
+    return HalfWriter(wire, link, names, "orders", "half", shortage or Shortage(), miss_before_s, TopicWatch(names, 4))
+
+
 @pytest.fixture
 def writer(wire):
-    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names("ns"), "orders")
+    writer = new_writer(wire, namespace="ns")
     writer.start()
     yield writer
     writer.close()
@@ -126,7 +141,7 @@ def test_full_queue_is_left_to_the_caller(wire, writer):
 
 
 def test_close_fails_what_is_not_acknowledged(wire):
-    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names(), "orders")
+    writer = new_writer(wire)
     writer.start()
     reports = []
     writer.write_half(Message("real", b""), ID, reports.append)
@@ -139,7 +154,7 @@ def test_close_fails_what_is_not_acknowledged(wire):
 def test_an_acknowledgement_after_an_outage_counts_once_the_cluster_is_recognised(wire, cluster):
     link = KafkaConnection("127.0.0.1:1")
     link.cluster_id = "first"
-    writer = HalfWriter(wire, link, Names(), "orders")
+    writer = new_writer(wire, link)
     writer.start()
     link.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
     reports = write(writer)
@@ -183,7 +198,7 @@ def test_no_caller_hangs_whatever_a_step_of_the_thread_raises(wire):
         raise RuntimeError("no thread is left on this machine")
 
     wire.connect = wire.close = broken
-    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names(), "orders")
+    writer = new_writer(wire)
     writer.start()
     writer.wait_for_connection()
     reports = SimpleQueue()
@@ -218,16 +233,8 @@ def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer)
 
 
 def test_a_shortage_is_looked_for_in_time_and_named(wire):
-    class Shortage:
-        looks = 0
-        reason = ""
-
-        def look_soon(self):
-            self.looks += 1
-            self.reason = "too few replicas are in sync"
-
     shortage = Shortage()
-    writer = HalfWriter(wire, KafkaConnection("127.0.0.1:1"), Names(), "orders", "half", shortage, 0.3)
+    writer = new_writer(wire, shortage=shortage, miss_before_s=0.3)
     writer.start()
     reports = write(writer)
     wire.acknowledge()

@@ -7,6 +7,7 @@ from Kafka and makes the wait longer. The tests count turns of the broker thread
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import Counter
 from queue import SimpleQueue
@@ -17,6 +18,7 @@ from tests.support.harness import eventually
 from txbridge import Message
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.prepare.half_writer import HalfWriter
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
@@ -74,7 +76,9 @@ def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
     def new(linger, name):
         config = kafka_config.half_producer_config(_MOCK, max_message_bytes=1_000_000, linger_ms=linger)
         config |= {"allow.auto.create.topics": True, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": turns.note}
-        made.append(HalfWriter(Wire(config, connection), connection, names, "g", name))
+        made.append(
+            HalfWriter(Wire(config, connection), connection, names, "g", name, None, -math.inf, TopicWatch(names, 4))
+        )
         return made[-1]
 
     writers = HalfWriters(new)

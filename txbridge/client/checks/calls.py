@@ -74,7 +74,8 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
 class CheckCalls(ABC):
     """Asks the application, and counts the checks that it has not answered. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: object) -> None:
+        self._owner = owner
         self._condition = threading.Condition()
         self._asked = 0
         self._closed = False
@@ -149,9 +150,8 @@ class ThreadChecks(CheckCalls):
     """Calls in the user's executor or in a pool of ours (RocketMQ's checkExecutor)."""
 
     def __init__(self, listener: TransactionListener, owner: object, executor: Executor | None, max_size: int) -> None:
-        super().__init__()
+        super().__init__(owner)
         self._listener = listener
-        self._owner = owner
         self._is_ours = executor is None
         # A pool starts its threads when it is used, so this costs nothing yet.
         self._executor = executor or ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-check-pool")
@@ -178,9 +178,8 @@ class LoopChecks(CheckCalls):
     def __init__(
         self, listener: TransactionListener | AsyncTransactionListener, owner: object, concurrency: int
     ) -> None:
-        super().__init__()
+        super().__init__(owner)
         self._listener = listener
-        self._owner = owner
         self._turns = asyncio.Semaphore(concurrency)
         #: The application's loop; set before the first check comes.
         self.loop: asyncio.AbstractEventLoop

@@ -32,10 +32,6 @@ def most_bytes(entry: DecisionEntry) -> int:
     return _ENTRY_BYTES if entry.remark is None else _ENTRY_BYTES + MAX_REMARK
 
 
-def _do_nothing() -> None:
-    """Stand-in for `hurry_all` of a command that cannot be sent any sooner."""
-
-
 class Ticket:
     """An END command on its way. `size` is the size of its half message in bytes. Thread-safe.
 
@@ -44,7 +40,7 @@ class Ticket:
 
     __slots__ = ("_error", "_future", "_hurry", "_process", "_settled", "entry", "size")
 
-    def __init__(self, entry: DecisionEntry, size: int, hurry: Callable[[], object] = _do_nothing) -> None:
+    def __init__(self, entry: DecisionEntry, size: int, hurry: Callable[[], object] | None = None) -> None:
         self.entry = entry
         self.size = size
         self._hurry = hurry
@@ -69,7 +65,7 @@ class Ticket:
 
     def leave_soon(self) -> None:
         """Let the command leave at once, because a caller is about to wait for it."""
-        if not self._settled:
+        if self._hurry is not None and not self._settled:
             self._hurry()
 
     def settle_with(self, error: EndTransactionError | None = None) -> None:
@@ -77,10 +73,10 @@ class Ticket:
         settle_all((self,), error)
 
 
-def settled_ticket(entry: DecisionEntry) -> Ticket:
-    """The ticket of a decision without a half message: nobody has to know of it."""
+def settled_ticket(entry: DecisionEntry, error: EndTransactionError | None = None) -> Ticket:
+    """The ticket of a command that is not on its way, such as a decision without a half message."""
     ticket = Ticket(entry, 0)
-    ticket.settle_with()
+    ticket.settle_with(error)
     return ticket
 
 
@@ -144,7 +140,7 @@ class DecisionQueue:
     wait for it.
     """
 
-    def __init__(self, interval: float, hurry: Callable[[], object] = _do_nothing) -> None:
+    def __init__(self, interval: float, hurry: Callable[[], object] | None = None) -> None:
         self._interval = interval
         self._hurry = hurry
         #: Earliest time (s) of the next records that are not urgent.

@@ -14,7 +14,7 @@ from confluent_kafka import Message as Record
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
-from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all
+from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all, settled_ticket
 from txbridge.client.errors import EndTransactionError
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.producer import Wire
@@ -80,9 +80,8 @@ class DecisionSender:
                 if self._queue.has_news:
                     self._work.notify()
                 return ticket
-        late = Ticket(entry, size)
-        late.settle_with(EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}"))
-        return late
+        late = EndTransactionError(f"the producer was closed before the END was given; {_NOT_LOST}")
+        return settled_ticket(entry, late)
 
     @property
     def has_room(self) -> bool:

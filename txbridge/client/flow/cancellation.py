@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Self
+from contextlib import closing
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -59,7 +60,7 @@ class Cancellation:
         transaction_id, half = parse_cancellable(transaction, reason)
         deadline = Deadline(timeout)
         self._ends.flush(deadline.timeout)
-        with ReplyReader(self._options, self._connection) as replies:
+        with closing(ReplyReader(self._options, self._connection)) as replies:
             ends = replies.ends_of_half(self._partitions, deadline) if half is None else []
             replies.start(deadline)
             if half is None:
@@ -148,10 +149,7 @@ class ReplyReader:
         self._consumer = create_client(Consumer, config, connection)
         process.owns_handle(self)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._consumer.close()
 
     def ends_of_half(self, partitions: int, deadline: Deadline) -> list[int]:

@@ -170,7 +170,10 @@ class Life:
         return self._process is not None and self._process != process.generation()
 
     def close(
-        self, timeout: float | None, refuse_calls: Callable[[], None], finish: Callable[[float | None], None]
+        self,
+        timeout: float | None = None,
+        finish: Callable[[float | None], None] = lambda _: None,
+        refuse_calls: Callable[[], None] = lambda: None,
     ) -> None:
         """End everything within `timeout` seconds (None: no limit), or wait for another call that does it already.
 

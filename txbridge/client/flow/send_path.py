@@ -61,7 +61,7 @@ class SendPath:
     4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
     5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up. If the listener
        has an outbox, the local transaction then stores the message; while Kafka is known to be away, at once.
-    6. The local transaction runs. `send_decision` sends its decision. If it was interrupted, `send_interrupted` does.
+    6. The local transaction runs. `send_decision` sends its decision, also if it was interrupted.
     7. `finish_attempt` ends the attempt in every case.
 
     A check of the transaction is answered by `known_outcome` or the application, and `send_answer`.
@@ -244,10 +244,6 @@ class SendPath:
         end.leave_soon()
         return end.as_future()
 
-    def send_interrupted(self, prepared: Prepared, given: MessageExt, error: BaseException) -> None:
-        """Queue unknown, or the rollback that is certain, while KeyboardInterrupt or the like is raised."""
-        self.send_decision(prepared, execution_failed(given, error))
-
     def finish_attempt(self, transaction_id: str) -> None:
         """End an attempt that is decided or given up."""
         self.attempts.finish_attempt(transaction_id)
@@ -292,6 +288,7 @@ class SendPath:
         try:
             outcome = execute(run, given, arg)
         except BaseException as error:
-            self.send_interrupted(prepared, given, error)
+            # Interrupted. Unknown is sent, or the rollback that is certain.
+            self.send_decision(prepared, execution_failed(given, error))
             raise
         return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome, message))

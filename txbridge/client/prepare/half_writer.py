@@ -92,10 +92,10 @@ class HalfWriter:
         connection: KafkaConnection,
         names: Names,
         group: str,
-        thread: str = "half",
-        shortage: Shortage | None = None,
-        miss_before_s: float = 0.0,
-        watch: TopicWatch | None = None,
+        thread: str,
+        shortage: Shortage,
+        miss_before_s: float,
+        watch: TopicWatch,
     ) -> None:
         self._wire = wire
         #: Asked why nothing is acknowledged, `miss_before_s` seconds before the deadline of the oldest half message.
@@ -125,7 +125,7 @@ class HalfWriter:
     @property
     def _refusal(self) -> str:
         """Why nothing may be sent: no worker of ours would ever read it. Empty if it may."""
-        return self._connection.refusal or ("" if self._watch is None else self._watch.refusal)
+        return self._connection.refusal or self._watch.refusal
 
     @property
     def is_connected(self) -> bool:
@@ -224,7 +224,7 @@ class HalfWriter:
         while self._expected:
             first = self._expected[0]
             if first.on_done is not None:
-                if self._shortage is not None and first.deadline - now < self._miss_before_s:
+                if first.deadline - now < self._miss_before_s:
                     self._shortage.look_soon()
                 if now < first.deadline:
                     return
@@ -248,7 +248,7 @@ class HalfWriter:
             # The broker recognised a retry of a record that it stored long ago, and no longer knows its offset.
             delivery.report_once(self._log_failure(transaction_id, None))
             return
-        if self._watch is not None and partition >= self._watch.partitions:
+        if partition >= self._watch.partitions:
             # librdkafka has learnt of new partitions before TopicWatch.
             self._watch.note_partitions(partition + 1)
         if self._refusal:
@@ -257,12 +257,12 @@ class HalfWriter:
         delivery.report_once(Prepared(transaction_id, partition, offset, record.timestamp()[1], delivery.size))
 
     def _log_failure(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
-        why = self._shortage.reason if self._shortage is not None else ""
         if error is None:
             cause = "Kafka did not return its offset; send again"
+        elif why := self._shortage.reason:
+            cause = f"{error.str()} ({error.name()}); {why}, then send again"
         else:
-            shortage = f"{error.str()} ({error.name()}); {why}, then send again" if why else ""
-            cause = shortage or self._connection.explain_error(error)
+            cause = self._connection.explain_error(error)
         # Level DEBUG, because the application gets the PrepareError.
         report(
             logging.DEBUG,

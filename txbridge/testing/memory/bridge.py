@@ -171,7 +171,9 @@ class MemoryBridge:
         )
 
     def _run_turns(self) -> Iterator[_Check]:
-        for record in self._broker.run_turns(self._is_alive) if self._broker.is_running else ():
+        if not self._broker.is_running:
+            return
+        for record in self._broker.run_turns(lambda group: any(one.group == group for one in self._live_clients())):
             asked = next((one for one in self._live_clients() if Names().check(one.group) == record.topic()), None)
             # None: the listener has closed its producer, or has stopped Kafka, at an earlier check.
             if asked is not None:
@@ -179,9 +181,6 @@ class MemoryBridge:
 
     def _live_clients(self) -> list[MemoryClient]:
         return [client for client in self._clients if client.is_connected]
-
-    def _is_alive(self, group: str) -> bool:
-        return any(client.group == group for client in self._live_clients())
 
     def _refuse_on_loop(self, name: str) -> None:
         """Raise UsageError where waiting for a check would block the event loop that has to answer it."""

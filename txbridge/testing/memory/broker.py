@@ -245,15 +245,3 @@ class MemoryBroker:
 
     def _open_entries(self) -> Iterator[HalfEntry]:
         return (entry for half in self._halves if (entry := self._queue.entry(half.offset)) is not None)
-
-    def take_loss(self) -> bool:
-        """Whether the END that asks this is to be lost."""
-        lost, self.is_to_lose = self.is_to_lose, False
-        return lost
-
-    def take_crash(self, point: CrashPoint) -> bool:
-        """Whether the process that has reached this point dies."""
-        if self.crash_point is not point:
-            return False
-        self.crash_point = None
-        return True

@@ -10,7 +10,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError
 
 from txbridge.client.checks.calls import CheckCalls, CheckRequest, LoopChecks
-from txbridge.client.decide.decision_batcher import Ticket
+from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
 from txbridge.client.flow.cancellation import Cancellable, parse_cancellable
 from txbridge.client.flow.send_path import SendPath
@@ -157,31 +157,29 @@ class MemoryClient:
         if self.after_reports is not None:
             self.after_reports()
 
-    def submit_command(self, _partition: int, entry: DecisionEntry, source: Source, size: int) -> Ticket:
+    def submit_command(self, _partition: int, entry: DecisionEntry, source: Source, _size: int) -> Ticket:
         """Store a decision, unless it is to be lost. What it makes visible is visible when this returns."""
-        ticket = Ticket(entry, size)
         is_own = source is Source.CLIENT
         self._require_alive()
         if is_own:
             self._crash_if_at(CrashPoint.EXECUTED)
-        lost = self._broker.take_loss()
+        lost, self._broker.is_to_lose = self._broker.is_to_lose, False
         if lost or not self._broker.is_running:
             why = "the test has lost it (MemoryBridge.lose_decision)" if lost else _AWAY
-            ticket.settle_with(EndTransactionError(f"the END was not acknowledged by Kafka: {why}. {_CHECKED}"))
-            return ticket
+            error = EndTransactionError(f"the END was not acknowledged by Kafka: {why}. {_CHECKED}")
+            return settled_ticket(entry, error)
         self._broker.store_decision(*encode_end([entry], self.group, source))
         if is_own:
             self._crash_if_at(CrashPoint.DECIDED)
-        ticket.settle_with()
-        return ticket
+        return settled_ticket(entry)
 
     def _require_alive(self) -> None:
         if self.has_crashed:
             raise ClientCrashError("the process of this producer has died (MemoryBridge.crash_at): make a new producer")
 
     def _crash_if_at(self, point: CrashPoint) -> None:
-        if self._broker.take_crash(point):
-            self.has_crashed = True
+        if self._broker.crash_point is point:
+            self._broker.crash_point, self.has_crashed = None, True
             raise ClientCrashError(f"the process of this producer dies here: {point.value} (MemoryBridge.crash_at)")
 
     @property
