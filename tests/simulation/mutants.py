@@ -53,8 +53,7 @@ from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.takeover import restore, state_reader
 from txbridge.worker.takeover.state_reader import StateReader
-from txbridge.worker.transaction.records import TransactionRecords
-from txbridge.worker.transaction.writer import TransactionalWriter
+from txbridge.worker.transaction.writer import TransactionalWriter, TransactionRecords
 from txbridge.worker.turn import check_round
 from txbridge.worker.turn.check_round import CheckRound
 from txbridge.worker.turn.committer import Committer

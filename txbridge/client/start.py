@@ -19,7 +19,7 @@ from txbridge.client.runtime import Runtime
 from txbridge.deadline import Deadline
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.admin import Bounds, UnwantedError
-from txbridge.kafka.unreachable import unreachable
+from txbridge.kafka.errors import unreachable
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
 #: Pauses (s) between attempts to reach Kafka. An attempt itself waits for a connection, so they only slow down attempts
