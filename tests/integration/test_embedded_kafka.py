@@ -29,8 +29,7 @@ from tests.support.harness import WorkerProcess
 from tests.support.listeners import Commits
 from txbridge import Message, TransactionProducer
 from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
-from txbridge.embedded.artifacts import KAFKA_VERSION, kafka_jars
-from txbridge.embedded.jars import JarCache
+from txbridge.embedded.jars import KAFKA_VERSION, JarCache, kafka_jars
 from txbridge.embedded.state import process_identity
 from txbridge.errors import UsageError
 

@@ -43,8 +43,7 @@ from txbridge.core.decision_record import Decision
 from txbridge.core.outbox_progress import Ownership
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.run import examine
-from txbridge.embedded.artifacts import locked_version
-from txbridge.embedded.jars import JarCache
+from txbridge.embedded.jars import JarCache, locked_version
 from txbridge.embedded.java import find_java
 from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError

@@ -4,7 +4,7 @@
 native libraries: netty does the same without them, more slowly. `client-*.lock` names exactly the jars that a producer
 of another version loads, or an application with a Spring starter; `client-spring.lock` those that two starters share.
 `client-codecs.lock` names the jars that a producer loads in addition when it compresses with LZ4 or ZSTD. The format is
-that of `txbridge/embedded/artifacts.py`.
+that of `txbridge/embedded/jars.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.peer.cache import cached, named_by
-from txbridge.embedded.artifacts import Artifact, parse_lock
-from txbridge.embedded.jars import fetch_jars
+from txbridge.embedded.jars import Artifact, fetch_jars, parse_lock
 from txbridge.errors import EnvironmentProblemError
 
 ROCKETMQ_VERSION = "5.5.0"

@@ -24,6 +24,7 @@ from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
 from txbridge.core import half_message, names, parked_table, states, steps
+from txbridge.core.checkpoint import OpPositions
 from txbridge.core.decision_record import Decision, PlainEntries, Source
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.fresh_halves import FreshHalves, Run
@@ -31,7 +32,6 @@ from txbridge.core.half_copies import Copy
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.op_positions import OpPositions
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan import draft
 from txbridge.core.plan.choice import EndChoice
@@ -53,8 +53,7 @@ from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.takeover import restore, state_reader
 from txbridge.worker.takeover.state_reader import StateReader
-from txbridge.worker.transaction.records import TransactionRecords
-from txbridge.worker.transaction.writer import TransactionalWriter
+from txbridge.worker.transaction.writer import TransactionalWriter, TransactionRecords
 from txbridge.worker.turn import check_round
 from txbridge.worker.turn.check_round import CheckRound
 from txbridge.worker.turn.committer import Committer

@@ -11,7 +11,7 @@ import structlog
 from tests.simulator.records import end_headers, half_headers
 from tests.simulator.simulation import Simulation
 from tests.simulator.small_world import take_turn
-from txbridge.worker.takeover import restore
+from txbridge.kafka import state_topics
 
 SEEDS = 40
 
@@ -79,7 +79,7 @@ def test_a_log_that_has_lost_its_tail_is_refused(short: str) -> None:
 
 @pytest.mark.parametrize("short", ["half", "end"])
 def test_without_marks_it_is_not_noticed(monkeypatch: pytest.MonkeyPatch, short: str) -> None:
-    monkeypatch.setattr(restore, "lost_tails", lambda *_: {})
+    monkeypatch.setattr(state_topics, "lost_tails", lambda *_: {})
     assert any(_refused(seed, short) is False for seed in range(SEEDS))
 
 

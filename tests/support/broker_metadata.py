@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from txbridge.deadline import Deadline
 from txbridge.embedded import EmbeddedKafka
-from txbridge.embedded.node import START_TIMEOUT_S
+from txbridge.embedded.node import START_TIMEOUT_S, ask_broker
 from txbridge.embedded.ports import HOST
-from txbridge.embedded.ready import ask_broker
 
 # A follower is in sync again within a second or two of a restart: this adds little.
 _IN_SYNC_POLL_S = 0.1

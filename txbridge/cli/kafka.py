@@ -11,15 +11,13 @@ from typing import Annotated
 import typer
 
 from txbridge.cli.options import Format, OutputFormat
-from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS, locked_version
 from txbridge.embedded.config import JvmProfile
 from txbridge.embedded.datadir import DataDir, find_folders
 from txbridge.embedded.diagnose import describe_failure, read_tail
-from txbridge.embedded.jars import JarCache
-from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S
+from txbridge.embedded.jars import KAFKA_VERSION, KAFKA_VERSIONS, JarCache, locked_version
+from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, is_ready
 from txbridge.embedded.paths import default_data_dir
 from txbridge.embedded.process import stop_together
-from txbridge.embedded.ready import is_ready
 from txbridge.embedded.secure import SUPERUSER
 from txbridge.embedded.server import EmbeddedKafka
 from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker

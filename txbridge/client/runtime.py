@@ -38,7 +38,7 @@ from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.unreachable import unreachable
+from txbridge.kafka.errors import unreachable
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
 #: Longest wait (s) for the consumer of checks to leave its group. It takes milliseconds, unless Kafka is away. Then the

@@ -143,44 +143,37 @@ def short_id(transaction_id: str) -> str:
     return transaction_id[:8]
 
 
+def _prefixed(namespace: str, name: str) -> str:
+    return f"{namespace}.{name}" if namespace else name
+
+
+class _InNamespace:
+    """A property: this name, in the namespace."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, names: Names, _owner: type[Names]) -> str:
+        return _prefixed(names.namespace, self._name)
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """All names of one namespace (an environment that shares a cluster with others); "" means no prefix."""
 
     namespace: str = ""
 
-    def _in_namespace(self, name: str) -> str:
-        return f"{self.namespace}.{name}" if self.namespace else name
-
-    @property
-    def half(self) -> str:
-        return self._in_namespace("RMQ_SYS_TRANS_HALF_TOPIC")
-
-    @property
-    def end(self) -> str:
-        return self._in_namespace("RMQ_SYS_TRANS_END_TOPIC")
-
-    @property
-    def op(self) -> str:
-        return self._in_namespace("RMQ_SYS_TRANS_OP_HALF_TOPIC")
-
-    @property
-    def offset(self) -> str:
-        return self._in_namespace("RMQ_SYS_TRANS_OFFSET_TOPIC")
-
-    @property
-    def discard(self) -> str:
-        return self._in_namespace("TRANS_CHECK_MAX_TIME_TOPIC")
-
-    @property
-    def violations(self) -> str:
-        """The topic for the findings of an audit that follows the log, unless the user names another one."""
-        return self._in_namespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
-
-    @property
-    def outbox(self) -> str:
-        """The topic of the relays' progress. Workers and clients do not use it."""
-        return self._in_namespace("RMQ_SYS_TRANS_OUTBOX_TOPIC")
+    half = _InNamespace("RMQ_SYS_TRANS_HALF_TOPIC")
+    end = _InNamespace("RMQ_SYS_TRANS_END_TOPIC")
+    op = _InNamespace("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    offset = _InNamespace("RMQ_SYS_TRANS_OFFSET_TOPIC")
+    discard = _InNamespace("TRANS_CHECK_MAX_TIME_TOPIC")
+    #: The topic for the findings of an audit that follows the log, unless the user names another one.
+    violations = _InNamespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
+    #: The topic of the relays' progress. Workers and clients do not use it.
+    outbox = _InNamespace("RMQ_SYS_TRANS_OUTBOX_TOPIC")
+    #: The consumer group of the workers, unless the option app_id names another one.
+    worker_group = _InNamespace(SYSTEM_GROUP)
 
     @property
     def internal(self) -> tuple[str, ...]:
@@ -194,12 +187,7 @@ class Names:
 
     def check(self, group: str) -> str:
         """The topic of a producer group's check requests, and the consumer group that reads it."""
-        return self._in_namespace(f"{CHECK_TOPIC}{group}")
-
-    @property
-    def worker_group(self) -> str:
-        """The consumer group of the workers, unless the option app_id names another one."""
-        return self._in_namespace(SYSTEM_GROUP)
+        return _prefixed(self.namespace, f"{CHECK_TOPIC}{group}")
 
     def transactional_id(self, partition: int, index: int = 0) -> str:
         """The transactional.id that fences a partition.
@@ -219,21 +207,17 @@ class Names:
         return f"{self.half}@{SYSTEM_GROUP}/{partition}/{half_offset}".encode()
 
     @staticmethod
+    @lru_cache(_KNOWN_NAMES)
     def is_forbidden(real_topic: str) -> bool:
         """Whether this is a system topic of any namespace, to which no message may go (RocketMQ's TopicValidator).
 
         A worker may have the right to write to such a topic. Then anyone who can write to its HALF could forge the
         checkpoint of another environment.
         """
-        return _is_forbidden(real_topic)
-
-
-@lru_cache(_KNOWN_NAMES)
-def _is_forbidden(real_topic: str) -> bool:
-    parts = real_topic.split(".")
-    return real_topic != TRACE_TOPIC and (
-        real_topic.startswith("__")
-        or parts[-1] in _INTERNAL_NAMES
-        # The group in the name of a check topic may have dots, too.
-        or any(part.startswith(_INTERNAL_PREFIX) for part in parts)
-    )
+        parts = real_topic.split(".")
+        return real_topic != TRACE_TOPIC and (
+            real_topic.startswith("__")
+            or parts[-1] in _INTERNAL_NAMES
+            # The group in the name of a check topic may have dots, too.
+            or any(part.startswith(_INTERNAL_PREFIX) for part in parts)
+        )

@@ -5,9 +5,8 @@ from txbridge.extras import missing_extra
 if error := missing_extra(__name__, "embedded", "rich"):
     raise error
 
-from txbridge.embedded.artifacts import KAFKA_VERSION, KAFKA_VERSIONS
 from txbridge.embedded.diagnose import KafkaStartError
-from txbridge.embedded.jars import BrokenCacheError
+from txbridge.embedded.jars import KAFKA_VERSION, KAFKA_VERSIONS, BrokenCacheError
 from txbridge.embedded.node import Node
 from txbridge.embedded.server import EmbeddedKafka
 

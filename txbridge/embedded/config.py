@@ -42,6 +42,7 @@ _ONE_PER_BROKER = {
     "broker.rack": "nothing: broker N is in the rack rack-N",
 }
 
+_STATE_TOPICS = ("transaction.state.log", "share.coordinator.state.topic")
 #: For one node and for several.
 _DEFAULTS = {
     # Each partition costs files and start-up time; Kafka's 50 are for large clusters.
@@ -58,15 +59,19 @@ _DEFAULTS = {
     # The log cleaner allocates this at start; Kafka's 128 MB are for millions of keys. 2 MB hold 80,000.
     "log.cleaner.dedupe.buffer.size": "2097152",
 }
+
+
+def _replicated(factor: str, in_sync: str) -> dict[str, str]:
+    return {
+        **dict.fromkeys(("default.replication.factor", "offsets.topic.replication.factor"), factor),
+        **{f"{name}.replication.factor": factor for name in _STATE_TOPICS},
+        **dict.fromkeys(("min.insync.replicas", *(f"{name}.min.isr" for name in _STATE_TOPICS)), in_sync),
+    }
+
+
 _ONE_NODE = {
     # Nothing can be replicated.
-    "default.replication.factor": "1",
-    "min.insync.replicas": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
+    **_replicated("1", "1"),
     # The session of the only broker must not time out when the machine stalls or somebody pauses the broker. Every
     # partition would be without a leader for a moment, and Kafka 4.3.1 then loses transaction markers (see fencing.py).
     # No other broker could take over anyway. 24 days are the longest that Kafka's type can hold.
@@ -75,15 +80,7 @@ _ONE_NODE = {
     "controlled.shutdown.enable": "false",
 }
 # As in production, writes go on while one broker is down. Sessions and controlled shutdowns have Kafka's defaults.
-_SEVERAL_NODES = {
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "offsets.topic.replication.factor": "3",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "2",
-    "share.coordinator.state.topic.replication.factor": "3",
-    "share.coordinator.state.topic.min.isr": "2",
-}
+_SEVERAL_NODES = _replicated("3", "2")
 
 # A controller without a broker refuses these.
 _BROKER_ONLY = {"advertised.listeners", "inter.broker.listener.name"}

@@ -1,28 +1,39 @@
-"""One node of Kafka as a child process, with its folder."""
+"""One node of Kafka as a child process, with its folder; it is ready when it answers a real request."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+from txbridge.deadline import Deadline
 from txbridge.embedded.config import jvm_flags
 from txbridge.embedded.datadir import DataDir
 from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.java import Java
 from txbridge.embedded.ports import HOST
 from txbridge.embedded.process import ChildProcess
-from txbridge.embedded.ready import wait_until_ready
 from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
 from txbridge.errors import UsageError
+from txbridge.interrupts import in_own_thread
 
 #: Seconds. A start takes 2 s on two idle cores, and 3 s on the data of an earlier one. The rest is for overloaded
 #: machines: with a load of 44 on two cores 60 s were too few.
 START_TIMEOUT_S = 180.0
 #: Seconds. A clean stop takes 0.3 s when idle; flushing many partitions on a slow disk takes longer.
 STOP_TIMEOUT_S = 15.0
+# One connect or request on the loopback takes milliseconds; a broker that is busy starting may take longer.
+_REQUEST_TIMEOUT_S = 2.0
+# The port opens 0.05 s before the first answer; asking more often than this would not make a start shorter.
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +250,37 @@ class Node:
         if self._child is None or not self.is_running():
             raise UsageError("this Kafka does not run; call start() first")
         return self._child
+
+
+def ask_broker(port: int) -> ClusterMetadata | None:
+    """The cluster as known behind this port of the loopback address; None if its broker does not answer in time.
+
+    Once that has named other brokers, one of these may give the rest of the answer.
+    """
+    try:
+        # The client would wait for the whole time-out while nothing listens.
+        socket.create_connection((HOST, port), _REQUEST_TIMEOUT_S).close()
+        # A client of its own for each question knows no other broker at first.
+        admin = AdminClient({"bootstrap.servers": f"{HOST}:{port}", "log_level": 0})
+        # confluent-kafka loses a Ctrl-C that comes within a request.
+        return in_own_thread(partial(admin.list_topics, timeout=_REQUEST_TIMEOUT_S))
+    except (OSError, KafkaException):
+        return None
+
+
+def is_ready(port: int, cluster_id: str, brokers: Collection[int] = ()) -> bool:
+    """Whether the broker on this port answers for *this* cluster, and these are alive; at least one is."""
+    seen = ask_broker(port)
+    return seen is not None and seen.cluster_id == cluster_id and bool(seen.brokers) and {*brokers} <= {*seen.brokers}
+
+
+def wait_until_ready(
+    port: int, cluster_id: str, has_ended: Callable[[], bool], timeout: float, brokers: Collection[int]
+) -> bool:
+    """Wait until `is_ready`. False when `timeout` seconds have passed or the broker has ended."""
+    deadline = Deadline(timeout)
+    while not deadline.is_over and not has_ended():
+        if is_ready(port, cluster_id, brokers):
+            return True
+        time.sleep(_POLL_S)
+    return False

@@ -15,7 +15,6 @@ from typing import Self
 
 from txbridge.deadline import Deadline
 from txbridge.embedded import datadir, fencing
-from txbridge.embedded.artifacts import KAFKA_VERSION, locked_version
 from txbridge.embedded.config import (
     BrokerPorts,
     JvmProfile,
@@ -27,7 +26,7 @@ from txbridge.embedded.config import (
 )
 from txbridge.embedded.datadir import DataDir, new_cluster_id
 from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError
-from txbridge.embedded.jars import JarCache
+from txbridge.embedded.jars import KAFKA_VERSION, JarCache, locked_version
 from txbridge.embedded.java import Java, find_java
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, JavaRuntime, Launch, Node
 from txbridge.embedded.ports import HOST, require_free

@@ -17,8 +17,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.config import librdkafka_logger
-from txbridge.kafka.errors import ALL_BROKERS_DOWN, RESOLVE, TIMED_OUT, TRANSPORT
-from txbridge.kafka.unreachable import REFUSED, note_cause, unreachable
+from txbridge.kafka.errors import ALL_BROKERS_DOWN, REFUSED, RESOLVE, TIMED_OUT, TRANSPORT, note_cause, unreachable
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
 #: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.

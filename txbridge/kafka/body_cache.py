@@ -14,7 +14,7 @@ from txbridge.core.half_message import OBJECT_BYTES, HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names
 from txbridge.kafka.failures import LogGoneError
-from txbridge.kafka.headers import headers_of
+from txbridge.kafka.headers import headers_of, offset_of
 from txbridge.kafka.partition_reader import PartitionReader
 
 #: Distance (offsets) up to which reading on reaches a wanted offset sooner than a new fetch position.
@@ -25,13 +25,6 @@ _AT_ONCE = 1_000
 _FEW = 1_024
 #: Longest wait for one wanted record (s); a healthy broker answers in milliseconds.
 _READ_TIMEOUT_S = 5.0
-
-
-def offset_of(message: Message) -> int:
-    """Offset of a consumed record. confluent-kafka has None only for messages that were never stored."""
-    offset = message.offset()
-    assert offset is not None
-    return offset
 
 
 def to_half(message: Message, names: Names, headers: Headers | None = None) -> HalfMessage:

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
-from txbridge.kafka.errors import FENCED
-from txbridge.kafka.unreachable import note_cause
+from txbridge.kafka.errors import FENCED, note_cause
 
 #: librdkafka's debug context that this watch needs.
 CONTEXT = "eos"

@@ -13,9 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from txbridge.kafka.config import transactional_producer_config
 from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import FAIL, named
+from txbridge.kafka.errors import FAIL, REFUSED, named, unreachable
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError, UnendedTransactionError
-from txbridge.kafka.unreachable import REFUSED, unreachable
 
 #: Short, because the caller tries again when Kafka does not answer (s).
 _CONNECT_TIMEOUT_S = 5.0
@@ -45,14 +44,9 @@ def guarded(call: Callable[_Arguments, _Result], *arguments: _Arguments.args, **
         while hidden is not None and not isinstance(hidden, KafkaException):
             hidden = hidden.__cause__ or hidden.__context__
         if hidden is None:
-            raise KafkaException(_lost_error()) from error
+            lost = "an error of librdkafka was lost between its callbacks"
+            raise KafkaException(KafkaError(FAIL, lost, False, False, True)) from error  # txn_requires_abort
         raise hidden from None
-
-
-def _lost_error() -> KafkaError:
-    """An error in place of a lost one; the transaction has to be aborted."""
-    reason = "an error of librdkafka was lost between its callbacks"
-    return KafkaError(FAIL, reason, False, False, True)  # fatal, retriable, txn_requires_abort
 
 
 def is_fenced(error: KafkaException) -> bool:

@@ -16,6 +16,13 @@ from txbridge.core.names import Headers
 _raw_headers = methodcaller("headers")
 
 
+def offset_of(message: Message) -> int:
+    """Offset of a consumed record. confluent-kafka has None only for messages that were never stored."""
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
 def headers_of(message: Message) -> Headers:
     """Headers of a consumed record. Raises MalformedRecordError when they cannot be decoded."""
     try:

@@ -11,22 +11,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from txbridge.core.names import READER_GROUP
 from txbridge.deadline import Deadline
+from txbridge.kafka import errors
 from txbridge.kafka.config import reader_config
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import (
-    ALL_BROKERS_DOWN,
-    AUTO_OFFSET_RESET,
-    LOG_TRUNCATION,
-    MAX_POLL_EXCEEDED,
-    PARTITION_EOF,
-    RESOLVE,
-    TIMED_OUT,
-    TRANSPORT,
-    UNREADABLE,
-    named,
-    unreadable_batch,
-)
 from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.log_ends import LogEnds, cut_agreement
 
 #: One metadata or offset request to a healthy broker takes milliseconds; five seconds spans a leader election.
@@ -193,30 +182,26 @@ class PartitionReader:
         found = [first, *client.consume(limit - 1, 0)] if limit > 1 else [first]
         if not any([message.error() is not None for message in found]):  # noqa: C419 - a list is made in half the time
             # The usual case.
-            last = found[-1].offset()
-            assert last is not None
-            self.position = last + 1
+            self.position = offset_of(found[-1]) + 1
             self._fetch_short.note_contradiction()
             return found
         records: list[Message] = []
         for message in found:
-            error, offset = message.error(), message.offset()
+            error = message.error()
             if error is None:
-                assert offset is not None
-                self.position = offset + 1
+                self.position = offset_of(message) + 1
                 self._fetch_short.note_contradiction()
                 records.append(message)
-            elif error.code() == PARTITION_EOF:
-                assert offset is not None
-                self.position = max(self.position, offset)
+            elif error.code() == errors.PARTITION_EOF:
+                self.position = max(self.position, offset_of(message))
                 self._fetch_short.note_contradiction()
-            elif error.code() in {AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+            elif error.code() in {errors.AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
                 self._fetch_again(error)
                 break
-            elif error.code() == LOG_TRUNCATION:
+            elif error.code() == errors.LOG_TRUNCATION:
                 raise LogGoneError(f"{self.topic}[{self.partition}] was cut below {self.position}: {error.str()}")
-            elif error.code() in UNREADABLE:
-                raise unreadable_batch(error, self.topic, self.partition)
+            elif error.code() in errors.UNREADABLE:
+                raise errors.unreadable_batch(error, self.topic, self.partition)
             elif not error.retriable() and error.code() not in _PASSING:
                 raise KafkaException(_reading_right_named(error, self.topic))
         return records
@@ -261,18 +246,18 @@ class PartitionReader:
     def read_below(self, end: int, stopping: Callable[[], bool]) -> Iterator[Message]:
         """Yield every record below `end` and no other; the position may be behind `end` then. Raises as `read_to`."""
         for message in self.read_to(end, stopping):
-            offset = message.offset()
-            assert offset is not None
-            if offset < end:
+            if offset_of(message) < end:
                 yield message
 
 
 #: Errors that librdkafka reports and then recovers from by itself.
-_PASSING = frozenset({TRANSPORT, ALL_BROKERS_DOWN, RESOLVE, TIMED_OUT, MAX_POLL_EXCEEDED})
+_PASSING = frozenset(
+    {errors.TRANSPORT, errors.ALL_BROKERS_DOWN, errors.RESOLVE, errors.TIMED_OUT, errors.MAX_POLL_EXCEEDED}
+)
 
 
 def _reading_right_named(error: KafkaError, topic: str) -> KafkaError:
     """The error with the missing right. librdkafka looks up the coordinator of its group, though it never joins."""
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return named(error, "DESCRIBE", f"group {READER_GROUP}")
-    return named(error, "READ", f"topic {topic}")
+        return errors.named(error, "DESCRIBE", f"group {READER_GROUP}")
+    return errors.named(error, "READ", f"topic {topic}")

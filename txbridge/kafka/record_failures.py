@@ -8,37 +8,26 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
+from txbridge.kafka import errors
 from txbridge.kafka.endtxn_watch import FENCED_CODES
-from txbridge.kafka.errors import (
-    FATAL,
-    INVALID_DIFFERENT_RECORD,
-    MSG_TIMED_OUT,
-    PURGE_INFLIGHT,
-    PURGE_QUEUE,
-    STATE,
-    UNKNOWN_PARTITION,
-    UNKNOWN_TOPIC,
-    named,
-)
 from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
 from txbridge.kafka.topic_lookup import TOO_LARGE
 
 #: Errors that follow from another error of the same transaction, or that concern the producer and not the record.
 CONSEQUENCES = FENCED_CODES | {
-    PURGE_QUEUE,
-    PURGE_INFLIGHT,
-    STATE,
-    FATAL,
-    INVALID_DIFFERENT_RECORD,
+    errors.PURGE_QUEUE,
+    errors.PURGE_INFLIGHT,
+    errors.STATE,
+    errors.FATAL,
+    errors.INVALID_DIFFERENT_RECORD,
     KafkaError.INVALID_TXN_STATE,
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
     KafkaError.CONCURRENT_TRANSACTIONS,
 }
 #: Errors which say that the topic takes no records now.
-_WHOLE_TOPIC = frozenset(
-    {MSG_TIMED_OUT, UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED}
-)
+_WHOLE_TOPIC = {errors.MSG_TIMED_OUT, errors.UNKNOWN_TOPIC}
+_WHOLE_TOPIC |= {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
 class _Failed(NamedTuple):
@@ -88,7 +77,7 @@ class Reports:
         elif error.code() in CONSEQUENCES:
             # Not stored. So the transaction must not be committed, even if librdkafka would do it.
             self._incomplete = True
-            if error.code() == INVALID_DIFFERENT_RECORD:
+            if error.code() == errors.INVALID_DIFFERENT_RECORD:
                 self._tells_culprits.add((topic, message.partition()))
         else:
             self._failed.append(_Failed(kind, topic, message.partition(), which, error))
@@ -128,12 +117,12 @@ class Reports:
             topic=topic,
             which=which,
             # As a message for which Kafka was not asked: it is the same reason.
-            reason=TOO_LARGE if too_large else named(error, "WRITE", f"topic {topic}").str(),
+            reason=TOO_LARGE if too_large else errors.named(error, "WRITE", f"topic {topic}").str(),
             whole_topic=code in _WHOLE_TOPIC,
             # A missing partition is that of one record; it was in no batch.
             is_culprit=is_alone
-            or (which is not None and (code == UNKNOWN_PARTITION or (topic, partition) in self._tells_culprits)),
+            or (which is not None and (code == errors.UNKNOWN_PARTITION or (topic, partition) in self._tells_culprits)),
             too_large=too_large,
-            timed_out=code == MSG_TIMED_OUT,
+            timed_out=code == errors.MSG_TIMED_OUT,
             in_part=in_part,
         )

@@ -22,7 +22,7 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.errors import KafkaConnectionError
 
 from txbridge.errors import UsageError
-from txbridge.kafka.unreachable import token_remedy
+from txbridge.kafka.errors import token_remedy
 
 _PREFIX = "sasl.oauthbearer."
 _NEEDED = ("client.id", "client.secret", "token.endpoint.url")

@@ -21,12 +21,12 @@ from txbridge.core.names import short_id
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.config import librdkafka_logger
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.errors import named
 from txbridge.kafka.failures import FencedError
 from txbridge.kafka.fence import guarded, is_fenced, open_fence
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import Bounds, lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops

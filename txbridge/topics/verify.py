@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, wait_for
-from txbridge.kafka.unreachable import other_cluster
+from txbridge.kafka.errors import other_cluster
 from txbridge.topics.apply import carry_out
 from txbridge.topics.plan import PlanOptions, TopicAction, TopicPlan, judge
 from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Deviation, check_topic

@@ -16,8 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from txbridge.core.names import Names
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.errors import is_missing_topic
-from txbridge.kafka.unreachable import other_cluster
+from txbridge.kafka.errors import is_missing_topic, other_cluster
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout
 from txbridge.worker.observe.metrics import WorkerMetrics

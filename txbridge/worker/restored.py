@@ -18,19 +18,30 @@ from txbridge.worker.transaction.writer import TransactionalWriter
 _log = get_logger("txbridge.worker")
 
 
+#: What a gap means, in the topic of which it is one.
+_OF_END = (
+    "somebody writes END in Kafka transactions: what such a transaction aborts is never applied, and while it is "
+    "open the decisions behind it wait. Let that application send its decisions with a producer without "
+    "transactional.id"
+)
+_OF_HALF = (
+    "somebody writes HALF in Kafka transactions: a half message in one that is aborted stays a half message, is "
+    "checked, and can be committed. Let that application send half messages with a producer without "
+    "transactional.id"
+)
+
+
 @dataclass(slots=True)
 class Gaps:
     """The gaps of one partition. Only a Kafka transaction leaves gaps, by its marker and its aborted records.
 
-    Each gap is counted. The first one after a take-over is logged.
+    Each gap is counted. The first one after a take-over is logged. In END, of which only committed records are read,
+    decisions may be missing. In HALF nothing is missing, but the writer may believe that something is.
     """
 
     topic: str
     partition: int
     metrics: WorkerMetrics
-    #: Explanation for the log.
-    text: str
-    #: In END, decisions may be missing. In HALF nothing is missing.
     is_end: bool = False
     _has_told: bool = False
 
@@ -40,31 +51,11 @@ class Gaps:
         if self._has_told:
             return
         self._has_told = True
-        where = {"topic": self.topic, "partition": self.partition, "offset": offset - 1, "error": self.text}
+        where = {"topic": self.topic, "partition": self.partition, "offset": offset - 1}
         if self.is_end:
-            _log.error("transactional_decisions", **where)
+            _log.error("transactional_decisions", **where, error=_OF_END)
         else:
-            _log.warning("transactional_half_messages", **where)
-
-
-def gaps_of_end(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
-    """Gaps of END, of which only committed records are read: decisions may be missing."""
-    text = (
-        "somebody writes END in Kafka transactions: what such a transaction aborts is never applied, and while it is "
-        "open the decisions behind it wait. Let that application send its decisions with a producer without "
-        "transactional.id"
-    )
-    return Gaps(topic, partition, metrics, text, is_end=True)
-
-
-def gaps_of_half(topic: str, partition: int, metrics: WorkerMetrics) -> Gaps:
-    """Gaps of HALF, of which all records are read: nothing is missing, but the writer may believe that something is."""
-    text = (
-        "somebody writes HALF in Kafka transactions: a half message in one that is aborted stays a half message, is "
-        "checked, and can be committed. Let that application send half messages with a producer without "
-        "transactional.id"
-    )
-    return Gaps(topic, partition, metrics, text)
+            _log.warning("transactional_half_messages", **where, error=_OF_HALF)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,15 +69,14 @@ def begin(
     others: Sequence[TopicPartition],
     starts: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Offsets from which HALF, and END and OP (`others`), are read: log starts, or where the range of time begins.
+    """Offsets from which internal topics are read: log starts; HALF, and END and OP (`others`), from the range of time.
 
     Records of END and OP about a transaction come after its birth. The clocks of two brokers may differ by
     CLOCK_MARGIN_MS.
     Raises CouldNotAuditError when retention has removed half messages of the range.
     """
-    keys = [*half, *others]
     if selection.since is None:
-        return {key: starts[key] for key in keys}
+        return dict(starts)
     shortened = [key for key in half if starts[key] > 0]
     for (topic, partition), oldest in cluster.first_timestamps(shortened).items():
         if oldest is None or oldest > selection.since:
@@ -87,5 +86,5 @@ def begin(
                 f"{iso_time(selection.since)} is gone in part, and so would be the verdict; give a later --since, or "
                 "none to audit what is left"
             )
-    found = cluster.offsets_at(keys, selection.since - CLOCK_MARGIN_MS)
-    return {key: max(starts[key], found[key]) for key in keys}
+    found = cluster.offsets_at([*half, *others], selection.since - CLOCK_MARGIN_MS)
+    return {**starts, **{key: max(starts[key], offset) for key, offset in found.items()}}

@@ -104,7 +104,11 @@ def gather(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None 
     cluster.forget_leaders()
     internal = [key for keys in partitions.values() for key in keys]
     starts = cluster.log_starts(internal)
-    first = _begin(source, plan, starts) if seen is None else seen.start_of(internal, starts, whole=True)
+    if seen is None:
+        speaking = [*partitions[names.end], *partitions[names.op]]
+        first = begin(cluster, plan.selection, partitions[names.half], speaking, starts)
+    else:
+        first = seen.start_of(internal, starts, whole=True)
 
     # Step 1: the real topics that exist, from a first look at HALF.
     source.say("reading half messages")
@@ -273,15 +277,6 @@ def _gather_again(source: AuditedTopics, plan: Plan, past: PastAudit, intake: In
         topic_ids=past.topic_ids,
         lost={key: number for key, number in lost.items() if number},
     )
-
-
-def _begin(source: AuditedTopics, plan: Plan, starts: Ends) -> dict[TopicPartition, int]:
-    """Start offsets: log starts, or where the selection's range of time begins."""
-    names, partitions = source.names, source.partitions
-    speaking = [*partitions[names.end], *partitions[names.op]]
-    return begin(source.cluster, plan.selection, partitions[names.half], speaking, starts) | {
-        key: starts[key] for topic in (names.offset, names.outbox, names.discard) for key in partitions[topic]
-    }
 
 
 def _existing(source: AuditedTopics, plan: Plan, intake: Intake, seen: Seen | None) -> list[TopicPartition]:

@@ -18,7 +18,7 @@ from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.findings import BLIND
-from txbridge_audit.judge.lacking import SAYS
+from txbridge_audit.judge.lacking import HALF_GONE, SAYS
 from txbridge_audit.judge.relays import STATES
 from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.protocol.mentions import CopyMention
@@ -82,7 +82,8 @@ def report_on(
     ends = {key: span.end for key, span in reading.spans.items() if key[0] == names.half and span.end > 0}
     emptied = ends if all(reading.starts[key] >= end for key, end in ends.items()) else {}
     if emptied:
-        sums.add_emptied(sum(emptied.values()))
+        # No rule could judge one of them.
+        sums.counts.update({("unjudged", kind, HALF_GONE): sum(emptied.values()) for kind in table.VIOLATIONS})
     found.add_all(_blind(sums, emptied))
     fates = sums.by_name("fate", table.FATES)
     return AuditReport(

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
+from txbridge_audit.judge import lacking
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, Facts, HalfFacts
-from txbridge_audit.judge.lacking import (
-    ABANDON,
-    CHECK_TOPIC,
-    CHECKPOINT,
-    CHECKS,
-    CHECKS_AGED,
-    COPY,
-    DISCARD,
-    END,
-    OP,
-    OPEN,
-    PARKED,
-)
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.protocol.mentions import CheckMention, CopyMention, MessagePart, ParkedMention, RowMention
@@ -59,8 +47,8 @@ class Case(DeliveredCase):
         """
         if self.parked == "pending" and self.last_parked and self.last_parked.resumed is not None:
             discards = sum(outcome.outcome == "discard" for outcome in self.transaction.outcomes)
-            gone = self.missing_evidence & (OP | DISCARD)
-            if max(discards, len(self.discards)) == 1 and gone != OP | DISCARD:
+            gone = self.missing_evidence & (lacking.OP | lacking.DISCARD)
+            if max(discards, len(self.discards)) == 1 and gone != lacking.OP | lacking.DISCARD:
                 return True
         resumed, to = self.resumed_at, self.about.applied_to
         if resumed is None or to is None or not self.discard_ends:
@@ -77,30 +65,30 @@ class Case(DeliveredCase):
     def missing_evidence(self) -> int:
         """The bits (lacking.py) of the evidence about this transaction that is gone."""
         about, born = self.about, self.half.born if self.half else None
-        bits = CHECKPOINT if about.checkpoint_gone else 0
+        bits = lacking.CHECKPOINT if about.checkpoint_gone else 0
         if not about.op_settled:
-            bits |= OPEN
+            bits |= lacking.OPEN
         # OP names each discard. So the record of a discard is gone if OP names the discard and there is no record. Only
         # the END position in the record tells which decisions came before it.
         if self.is_named("discard") and not self.discard_ends:
-            bits |= DISCARD
+            bits |= lacking.DISCARD
         # The record of an abandon tells which of several messages with different times were delivered before it.
         if self.is_named("abandon") and self.is_stepwise and len(self.discards) == len(self.transaction.discards):
-            bits |= ABANDON
+            bits |= lacking.ABANDON
         if self.has_twin:
-            bits |= COPY
+            bits |= lacking.COPY
         if born is not None:
             # A record comes after the birth of its transaction. So a topic still has all records of transactions that
             # were born after the oldest record in it.
             if born <= about.ends_since:
-                bits |= END
+                bits |= lacking.END
             if born <= about.outcomes_since:
-                bits |= OP
+                bits |= lacking.OP
                 if born <= about.discards_since:
                     # Neither OP nor the discard topic would tell of a discard.
-                    bits |= DISCARD
+                    bits |= lacking.DISCARD
             if born <= about.parked_since:
-                bits |= PARKED
+                bits |= lacking.PARKED
         return bits | self._lacking_checks if self.winner else bits
 
     @property
@@ -111,10 +99,10 @@ class Case(DeliveredCase):
         if since is None or winner is None or group is None:
             return 0
         if group not in since:
-            return CHECK_TOPIC
+            return lacking.CHECK_TOPIC
         if winner.stamp > since[group]:
             return 0
-        return CHECKS_AGED if winner.stamp <= self.facts.checks_kept_since else CHECKS
+        return lacking.CHECKS_AGED if winner.stamp <= self.facts.checks_kept_since else lacking.CHECKS
 
     @lazy
     def has_twin(self) -> bool:
@@ -129,27 +117,9 @@ class Case(DeliveredCase):
         others = self.facts.unexplained.get((self.transaction.partition, half.id), ())
         return any(other != half.half for other in others)
 
-    @lazy
-    def is_winner_known(self) -> bool:
-        """Whether no decision is missing, and none is counted that came after a discard."""
-        return not self.missing_evidence & (END | COPY | DISCARD)
-
-    @property
-    def are_ends_known(self) -> bool:
-        return not self.missing_evidence & (END | COPY)
-
-    @property
-    def are_outcomes_known(self) -> bool:
-        return not self.missing_evidence & OP
-
-    @property
-    def is_history_known(self) -> bool:
-        """Whether no decision, no outcome and no discard is missing."""
-        return not self.missing_evidence & (END | COPY | OP | DISCARD)
-
-    @property
-    def are_parked_known(self) -> bool:
-        return not self.missing_evidence & PARKED
+    def has_all(self, bits: int) -> bool:
+        """Whether nothing of this evidence is gone."""
+        return not self.missing_evidence & bits
 
     def is_before(self, copy: CopyMention | RowMention) -> bool:
         """Whether the record lies below the earlier cut."""
@@ -165,11 +135,6 @@ class Case(DeliveredCase):
         """The records below the earlier cut that claim these coordinates, and match no valid half message."""
         copies = [copy for copy in self.transaction.copies if self.is_before(copy)]
         return copies if self.message is None else [copy for copy in copies if copy.id != self.message.delivered_id]
-
-    @lazy
-    def is_topic_there(self) -> bool:
-        """Whether its real topics exist."""
-        return all(self.facts.topic(topic) is not None for topic in self.topics)
 
     @lazy
     def is_settled(self) -> bool:
@@ -200,7 +165,7 @@ class Case(DeliveredCase):
         if not self.is_named("abandon") or not self.home:
             return False
         seen_to = max(map(self.time_of, self.home))
-        return seen_to == self.times[-1] or (seen_to > self.delivered_to and not self.missing_evidence & ABANDON)
+        return seen_to == self.times[-1] or (seen_to > self.delivered_to and self.has_all(lacking.ABANDON))
 
     def may_prove(self, message: MessagePart, *, whole: bool = False) -> bool:
         """Whether its absence from its topic may prove a loss: not compacted (`whole`: nor truncated)."""
@@ -240,12 +205,6 @@ class Case(DeliveredCase):
             key=lambda check: (check.end_position, check.topic, check.place, check.at),
             default=None,
         )
-
-    @property
-    def is_checked_late(self) -> bool:
-        """Whether a check was sent after the decision had been applied."""
-        checked, winner = self.last_check, self.winner
-        return checked is not None and winner is not None and (checked.end_position or 0) > winner.at
 
     @lazy
     def checks_sent(self) -> int:
@@ -290,7 +249,7 @@ class Case(DeliveredCase):
     @property
     def is_held_long(self) -> bool:
         """Whether it could have been delivered for hours, and its real topic is there."""
-        if not self.is_topic_there or self.winner is None:
+        if self.winner is None or any(self.facts.topic(topic) is None for topic in self.topics):
             return False
         return max(self.winner.stamp, self.next_time or 0) < self._now - HELD_LONG_MS
 

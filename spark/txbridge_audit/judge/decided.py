@@ -165,16 +165,6 @@ class DecidedCase:
         """The END offset of its last resume."""
         return self._resumes[-1][0] if self._resumes else None
 
-    @lazy
-    def abandoned_at(self) -> int | None:
-        """The END offset of the last request of its group to give it up."""
-        return max((end.at for end in self.ours if end.source in GIVE_UP), default=None)
-
-    @lazy
-    def last_named_at(self) -> int | None:
-        """The END offset of the last entry that names it, right or wrong."""
-        return max((end.at for end in self.transaction.ends), default=None)
-
     @property
     def given_up_by(self) -> str | None:
         """The source of the first command after its commit that gave it up; None without one."""

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import Facts, KnownProofs, LossProof, TopicPartition
 from txbridge_audit.judge.fates import DELIVERED
-from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.transaction import AuditedTransaction
+from txbridge_audit.judge.verdict import plain_fate
 
 #: Half partition (or writer of a relay's rows), real topic, partition of the real topic.
 AnchorPlace = tuple[int, str, int]

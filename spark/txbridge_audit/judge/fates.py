@@ -67,12 +67,6 @@ def _leaked_needs(case: Case) -> int | None:
     return (WINNER if case.winner is not None else DECISIONS) | OP | ABANDON
 
 
-def _wrong_winner_needs(case: Case) -> int | None:
-    if case.fate == "WRONG_WINNER":
-        return 0
-    return WINNER | (OP if case.winner is not None else 0)
-
-
 # Kinds
 
 DELIVERED = VerdictKind("delivered", Sort.FATE, "committed, one visible copy")
@@ -124,7 +118,7 @@ WRONG_WINNER = VerdictKind(
     Sort.WRONG_FATE,
     "a later decision prevailed over the first",
     "compare with the sender's database, and correct by hand what differs",
-    _wrong_winner_needs,
+    lambda case: 0 if case.fate == "WRONG_WINNER" else WINNER | (OP if case.winner is not None else 0),
 )
 
 #: All fates, in the order in which they are counted and shown.
@@ -152,14 +146,14 @@ def _is_rolled_back_and_visible(case: Case) -> bool:
         return False
     if case.is_named("rollback") and not case.is_named("commit"):
         return True
-    decided = case.is_winner_known and case.is_decided(ROLLBACK)
+    decided = case.has_all(WINNER) and case.is_decided(ROLLBACK)
     return decided and (case.is_applied or case.is_visible_before)
 
 
 def _is_rolled_back(case: Case) -> bool:
     if case.is_visible:
         return False
-    is_in_time = case.is_winner_known or not case.is_named("discard")
+    is_in_time = case.has_all(WINNER) or not case.is_named("discard")
     return case.is_named("rollback") or (case.is_decided(ROLLBACK) and case.is_applied and is_in_time)
 
 
@@ -172,15 +166,14 @@ def _is_passed_over(case: Case) -> bool:
         and case.is_applied
         and not _is_waiting(case)
         and case.about.op_settled
-        and case.is_history_known
-        and case.are_parked_known
+        and case.has_all(WINNER | OP | PARKED)
     )
 
 
 def _is_forgotten(case: Case) -> bool:
     return (
         not case.is_visible
-        and not (case.is_history_known and case.are_parked_known)
+        and not case.has_all(WINNER | OP | PARKED)
         and case.winner is None
         and not case.is_named("commit")
         and case.is_below_watermark
@@ -194,7 +187,7 @@ RULES: tuple[Rule, ...] = (
         "a later decision prevailed over the first valid one",
         lambda case: (
             case.contrary is not None
-            and case.is_winner_known
+            and case.has_all(WINNER)
             and case.is_named("rollback" if case.is_decided(COMMIT) else "commit")
         ),
         "OP is cut before END: the END behind an outcome in OP was read. The first valid decision in a prefix of END "
@@ -212,7 +205,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         LEAKED,
         "visible without a decision to commit",
-        lambda case: case.is_visible_before and case.are_ends_known and case.winner is None,
+        lambda case: case.is_visible_before and case.has_all(DECISIONS) and case.winner is None,
         "Only below the earlier cut of the real topics: a record visible there had its END in the log already, and "
         "discard and END were cut later. Above that cut the decision may lie above the cut of END. A discard that is "
         "not known could only take decisions away.",
@@ -227,13 +220,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         WRONG_WINNER,
         "rolled back by the first valid decision, and recorded as abandoned",
-        lambda case: case.is_named("abandon") and case.is_winner_known and case.is_decided(ROLLBACK),
+        lambda case: case.is_named("abandon") and case.has_all(WINNER) and case.is_decided(ROLLBACK),
         "OP is cut before END: the decision and the command behind an outcome in OP were read.",
     ),
     Rule(
         LOST,
         "recorded as abandoned, though nobody has given a committed message up",
-        lambda case: case.is_named("abandon") and case.is_winner_known and case.given_up_by is None,
+        lambda case: case.is_named("abandon") and case.has_all(WINNER) and case.given_up_by is None,
         "OP is cut before END: the decision and the command behind an outcome in OP were read.",
     ),
     Rule(
@@ -293,7 +286,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         UNVERIFIABLE,
         "visible once; whether it was committed is no longer known",
-        lambda case: case.copies == 1 and not case.is_winner_known and not _is_waiting(case),
+        lambda case: case.copies == 1 and not case.has_all(WINNER) and not _is_waiting(case),
         "Without its evidence there is no violation.",
     ),
     Rule(
@@ -309,7 +302,7 @@ RULES: tuple[Rule, ...] = (
             not case.is_visible
             and _is_discarded(case)
             and not case.is_named("commit")
-            and (case.winner is None or not case.is_history_known)
+            and (case.winner is None or not case.has_all(WINNER | OP))
         ),
     ),
     Rule(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from txbridge_audit.judge import fates, violations
 from txbridge_audit.judge.case import Case
+from txbridge_audit.judge.lacking import DECISIONS, OP, PARKED, WINNER
 from txbridge_audit.judge.rule import Rule, Sort, VerdictKind
 from txbridge_audit.protocol.mentions import COMMIT
 
@@ -23,8 +24,7 @@ def _is_unrecorded(case: Case) -> bool:
         and case.is_decided(COMMIT)
         and not case.is_recorded
         and case.about.op_settled
-        and case.is_history_known
-        and case.are_parked_known
+        and case.has_all(WINNER | OP | PARKED)
         and not violations.is_passed_without_trace(case)
     )
 
@@ -99,7 +99,7 @@ OUTCOME_WITHOUT_DECISION = _finding(
     holds=lambda case: (
         case.message is not None
         and case.winner is None
-        and case.are_ends_known
+        and case.has_all(DECISIONS)
         and any(map(case.is_named, ("commit", "rollback", "abandon")))
     ),
     sound="END is cut after OP.",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 END, OP, DISCARD, COPY, PARKED, CHECKPOINT, CHECKS, CHECKS_AGED, CHECK_TOPIC, OPEN, ABANDON = (
     1 << place for place in range(11)
 )
-#: Evidence of all decisions, and of the one that counted.
+#: Evidence of all decisions; and of the one that counted: no discard is missing that makes later ones count less.
 DECISIONS = END | COPY
 WINNER = DECISIONS | DISCARD
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.fates import DELIVERED, DUPLICATED, LOST, PENDING, UNVERIFIABLE
@@ -29,18 +28,9 @@ from txbridge_audit.protocol.mentions import NamedMention
 STATES = tuple(kind.name for kind in (DELIVERED, PENDING, UNVERIFIABLE, LOST, DUPLICATED, PHANTOM))
 
 
-class RowJudgement(NamedTuple):
-    """What the judge says about the records with one row's number."""
-
-    #: None for one that is only about real topics that are not read.
-    state: str | None
-    violations: tuple[str, ...] = ()
-    findings: tuple[str, ...] = ()
-    #: As `Verdict.reach`, only of what was not judged.
-    reach: Mapping[str, str] = {}
-
-
-_DELIVERED = RowJudgement(DELIVERED.name)
+#: Violations and findings; by kind of violation the reason why it was not judged; and what became of the row: None for
+#: one that is only about real topics that are not read. See Verdict.
+RowJudgement = tuple[tuple[str, ...], tuple[str, ...], Mapping[str, str], str | None]
 
 
 def judge_row(case: Case) -> RowJudgement:
@@ -48,10 +38,10 @@ def judge_row(case: Case) -> RowJudgement:
     chosen, facts, rows = case.facts.only_topics, case.facts, case.transaction.rows
     named = [one for one in case.transaction.named if not chosen or one.topic in chosen]
     if not named and not rows:
-        return RowJudgement(None)
+        return (), (), {}, None
     names = {(one.batch, one.topic) for one in named}
     if len(rows) == 1 and names == {(rows[0].batch, rows[0].topic)}:
-        return _DELIVERED
+        return (), (), {}, DELIVERED.name
     batches = {one.batch for one in case.transaction.named}
     moved = [row for row in rows if row.batch in batches and (row.batch, row.topic) not in names]
     numbering = facts.relays.get(case.transaction.partition)
@@ -73,7 +63,7 @@ def judge_row(case: Case) -> RowJudgement:
         state = PENDING.name
     else:
         state = UNVERIFIABLE.name if lacking else DELIVERED.name
-    return RowJudgement(state, violations, tuple(kind for kind, holds in findings.items() if holds), dict(lacking))
+    return violations, tuple(kind for kind, holds in findings.items() if holds), dict(lacking), state
 
 
 def _why_missing(case: Case, named: NamedMention) -> str:

@@ -1,5 +1,12 @@
 """`judge(transaction, facts) -> Verdict`: the whole of the audit's judgement about one transaction.
 
+Nearly all transactions are *plain*: a few comparisons settle them. A plain one has a well-formed half message for one
+record, one decision, and one outcome in OP that agrees with it. If it is committed, it has one visible copy with the
+same content in its real topic. Nothing else mentions it. That is enough to say `delivered` or `rolled_back`. For such a
+transaction no earlier rule of fates.py and no rule of violations.py or findings.py holds, whatever the facts, the cuts
+and the limits are. Records of it that are gone only tell which rules could not judge it. An engine may count plain ones
+by other means than `plain_fate`, if it never settles more. A test draws histories and compares both with all the rules.
+
 Closed transactions are those whose verdict changes only when a new record names them. A continued audit does not judge
 them again until then. So a rule that closes too early does not make the report wrong: it only costs reading the
 transaction again. A transaction stays open if the next step is likely to name it, or if the checkpoint or time alone
@@ -15,12 +22,11 @@ from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.lacking import reason_for
-from txbridge_audit.judge.plain import plain_fate
 from txbridge_audit.judge.relays import judge_row
 from txbridge_audit.judge.rule import VerdictKind
 from txbridge_audit.judge.table import NEEDING
 from txbridge_audit.judge.transaction import AuditedTransaction
-from txbridge_audit.protocol.mentions import COMMIT
+from txbridge_audit.protocol.mentions import BY_OPERATOR, COMMIT, ROLLBACK, CopyMention, HalfMention, position_of
 
 #: The reach of plain transactions, by fate and missing evidence. Millions of them share some dozens.
 _PLAIN_REACH: dict[tuple[str, int], Mapping[str, str]] = {}
@@ -79,8 +85,8 @@ class Verdict:
         # The worker may find an END that it has not reached malformed. Its copy in the discard topic does not name the
         # half message. For an END below the checkpoint there is no such doubt: one Kafka transaction wrote checkpoint
         # and copy.
-        named, to = case.last_named_at, case.about.applied_to
-        if named is not None and (to is None or named >= to):
+        to = case.about.applied_to
+        if any(to is None or end.at >= to for end in case.transaction.ends):
             return False
         if self.fate == fates.DISCARDED.name:
             return case.parked in {None, "discarded"}
@@ -88,11 +94,45 @@ class Verdict:
         return self.fate != fates.PENDING.name and case.parked is None
 
 
+def plain_fate(one: AuditedTransaction) -> VerdictKind | None:
+    """The fate of a plain transaction; None for any other, which needs all the rules."""
+    if len(one.halves) != 1 or len(one.ends) != 1 or len(one.outcomes) != 1:
+        return None
+    if one.parked or one.checks or one.discards or one.asides or len(one.copies) > 1:
+        return None
+    half, end, outcome = one.halves[0], one.ends[0], one.outcomes[0]
+    # Several messages have several copies, all to be examined. A message with a time of delivery may have come early.
+    if half.fault is not None or half.parts is not None or half.deliver_at is not None:
+        return None
+    if end.id != half.id or end.group != half.group or end.source in BY_OPERATOR:
+        return None
+    if end.decision == ROLLBACK and outcome.outcome == "rollback":
+        return None if one.copies else fates.ROLLED_BACK
+    if end.decision != COMMIT or outcome.outcome != "commit" or not one.copies:
+        return None
+    # The delivering Kafka transaction has applied the decision, or OP does not state its part of END.
+    position = position_of(end.at, end.line)
+    if outcome.since is not None and position < outcome.since:
+        return None
+    if outcome.until is not None and position >= outcome.until:
+        return None
+    return fates.DELIVERED if _is_same(half, one.copies[0]) else None
+
+
+def _is_same(half: HalfMention, copy: CopyMention) -> bool:
+    """Whether it is the copy that the half message asks for."""
+    if copy.id != half.id or copy.topic != half.real_topic or copy.content != half.content:
+        return False
+    if copy.dated is not None and copy.dated != half.dated:
+        return False
+    return copy.by_key is None if half.fixed_partition is None else copy.place == half.fixed_partition
+
+
 def judge(transaction: AuditedTransaction, facts: Facts) -> Verdict:
     """Judge one transaction, or a relay's row."""
     if transaction.named or transaction.rows:
-        row = judge_row(case := Case(transaction, facts))
-        return Verdict(case, None, "", None, row.violations, row.findings, row.reach, row.state)
+        case = Case(transaction, facts)
+        return Verdict(case, None, "", None, *judge_row(case))
     plain = plain_fate(transaction)
     return judge_by_rules(transaction, facts) if plain is None else _judge_plain(transaction, facts, plain)
 

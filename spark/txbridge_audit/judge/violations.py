@@ -77,14 +77,6 @@ def _overdue_needs(case: Case) -> int | None:
     return OPEN if case.parked is not None else PARKED | OPEN
 
 
-def _checked_needs(case: Case) -> int | None:
-    return WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED if case.winner is not None else DECISIONS
-
-
-def _ahead_needs(case: Case) -> int | None:
-    return CHECKPOINT | (0 if case.is_recorded else DECISIONS | OP | PARKED | OPEN)
-
-
 # Conditions
 
 
@@ -96,21 +88,20 @@ def is_passed_without_trace(case: Case) -> bool:
         and case.parked is None
         and (case.is_applied or case.is_below_watermark)
         and case.about.op_settled
-        and case.are_outcomes_known
-        and case.are_parked_known
+        and case.has_all(OP | PARKED)
     )
 
 
 def _is_delivered_by_decision(case: Case) -> bool:
     """Whether it is visible and a commit won, and no record is gone that could tell of another winner."""
-    return case.is_visible and case.is_decided(COMMIT) and case.is_winner_known
+    return case.is_visible and case.is_decided(COMMIT) and case.has_all(WINNER)
 
 
 def _is_stuck(case: Case) -> bool:
     if case.pending_state not in {fates.UNDECIDED, fates.RESUMED} or not case.is_overdue:
         return False
     # An open entry proves that it waits. Without one, all records that could disprove that must be there.
-    return case.parked is not None or (case.is_history_known and case.are_parked_known)
+    return case.parked is not None or case.has_all(WINNER | OP | PARKED)
 
 
 def _is_expired(case: Case) -> bool:
@@ -123,6 +114,13 @@ def _is_expired(case: Case) -> bool:
         and case.about.op_settled
         and not case.is_recorded
     )
+
+
+def _is_checked_late(case: Case) -> bool:
+    checked, winner = case.last_check, case.winner
+    if checked is None or winner is None or case.message is None:
+        return False
+    return (checked.end_position or 0) > winner.at and case.has_all(WINNER)
 
 
 def _is_overdue(case: Case) -> bool:
@@ -242,11 +240,11 @@ CHECKED_AFTER_DECISION = _violation(
     "checked although decided",
     "harmless for consumers: report it as an error of the worker",
     says="a check was sent although the decision had been applied",
-    holds=lambda case: case.is_checked_late and case.message is not None and case.is_winner_known,
+    holds=_is_checked_late,
     sound="Every END below the position that a check states was applied before the worker sent the check, and the "
     "first valid decision never changes. Check topics are cut before discard, so that a discard which makes "
     "the decision late is known. No clock is compared.",
-    needs=_checked_needs,
+    needs=lambda case: DECISIONS if case.winner is None else WINNER | CHECKS | CHECK_TOPIC | CHECKS_AGED,
 )
 PROGRESS_AHEAD = _violation(
     "PROGRESS_AHEAD",
@@ -256,7 +254,7 @@ PROGRESS_AHEAD = _violation(
     holds=lambda case: case.fate != "LOST" and is_passed_without_trace(case),
     sound="OFFSET is cut before OP, and OP is settled: the Kafka transaction that moved the checkpoint past a "
     "message also names it in OP or parks it.",
-    needs=_ahead_needs,
+    needs=lambda case: CHECKPOINT | (0 if case.is_recorded else DECISIONS | OP | PARKED | OPEN),
 )
 
 RULES = tuple(_RULES)

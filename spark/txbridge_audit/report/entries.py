@@ -14,7 +14,7 @@ from txbridge_audit.judge.findings import BATCH_OUT_OF_TURN, HALF_RANGE_GONE, OP
 from txbridge_audit.judge.table import KINDS, says_of
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.judge.verdict import Verdict
-from txbridge_audit.protocol.mentions import COMMIT, ROLLBACK, UNKNOWN, CopyMention, EndMention
+from txbridge_audit.protocol.mentions import COMMIT, GIVE_UP, ROLLBACK, UNKNOWN, CopyMention, EndMention
 from txbridge_audit.protocol.relay_records import digits_of
 from txbridge_audit.report.entry import Entry, OperatorAction, Place
 
@@ -122,7 +122,9 @@ def _evidence(names: Names, case: Case, kind: str) -> Iterator[Place]:
     ends = {end.at for end in (case.winner, case.contrary) if end is not None}
     if kind == findings.BY_HAND.name:
         ends |= {end.at for end in case.by_hand[:ACTIONS]}
-    ends |= {at for at in (_refused(case, kind), case.abandoned_at) if at is not None}
+    # Of requests of its group to give it up, the last one.
+    given_up = max((end.at for end in case.ours if end.source in GIVE_UP), default=None)
+    ends |= {at for at in (_refused(case, kind), given_up) if at is not None}
     yield from (Place("end", names.end, partition, at) for at in sorted(ends))
     outcomes = (case.op(name) for name in ("commit", "rollback", "discard", "abandon"))
     yield from (Place("op", names.op, partition, at) for at in sorted(at for at in outcomes if at is not None))

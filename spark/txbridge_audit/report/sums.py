@@ -151,10 +151,6 @@ class Sums:
             reason = "CHECKPOINT_GONE" if fact.checkpoint_gone else "PARKED_GONE" if fact.parked_since >= 0 else ""
             self.counts[("unjudged", "EXPIRED", reason) if reason else ("judged", "EXPIRED")] += fact.log_start
 
-    def add_emptied(self, lost: int) -> None:
-        """HALF holds nothing any more of `lost` half messages: no rule could judge one of them."""
-        self.counts.update({("unjudged", kind, HALF_GONE): lost for kind in table.VIOLATIONS})
-
     def unjudged_by_kind(self) -> dict[str, dict[str, int]]:
         """By kind and reason, the number of transactions that were not judged."""
         found: dict[str, dict[str, int]] = {}

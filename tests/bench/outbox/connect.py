@@ -8,7 +8,7 @@ distributed mode. Without it the mode is standalone: idle on a busy machine, it 
 table keeps its rows: a service that deletes them pays for one more statement of each order, and one that drops old
 partitions of the table pays nearly nothing. `connect.lock` is what Maven resolves for debezium-connector-postgres with
 connect-runtime, connect-json and connect-transforms of the measured Kafka and slf4j-simple, without which Connect logs
-nothing. Its format is that of txbridge/embedded/artifacts.py.
+nothing. Its format is that of txbridge/embedded/jars.py.
 """
 
 from __future__ import annotations

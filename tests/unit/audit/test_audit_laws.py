@@ -18,8 +18,7 @@ from txbridge_audit.judge import table
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, HalfFacts, TopicPartition
-from txbridge_audit.judge.plain import plain_fate
-from txbridge_audit.judge.verdict import judge, judge_by_rules
+from txbridge_audit.judge.verdict import judge, judge_by_rules, plain_fate
 from txbridge_audit.protocol.mentions import Mention
 from txbridge_audit.report.sums import Sums, contribution_of, from_json
 

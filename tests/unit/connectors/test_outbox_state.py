@@ -103,9 +103,9 @@ def test_only_one_takes_the_place_of_an_owner(engine, make):
         one.take(seen, "one", PLACE)
     execute(engine, "UPDATE txbridge_outbox_relay SET batch = 0")
     # Too late.
-    one.leave("one")
+    one.leave_outbox("one")
     assert one.read().owner == "other"
-    other.leave("other")
+    other.leave_outbox("other")
     assert one.read() == StateRow(before.identity, None, 0, "topic", 3, 71)
 
 

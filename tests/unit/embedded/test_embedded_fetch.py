@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from txbridge.embedded import jars
-from txbridge.embedded.artifacts import Artifact
+from txbridge.embedded.jars import Artifact
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 JARS = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.embedded import artifacts, datadir, jars
-from txbridge.embedded.artifacts import Artifact
+from txbridge.embedded import datadir, jars
+from txbridge.embedded.jars import Artifact
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Contents and their SHA-256, computed with sha256sum.
@@ -42,7 +42,7 @@ def cache(tmp_path, monkeypatch):
     ],
 )
 def test_locks_are_complete(version, number, some):
-    locked = artifacts.kafka_jars(version)
+    locked = jars.kafka_jars(version)
     names = [one.file_name for one in locked]
     assert len(set(names)) == len(names) == number
     assert some < set(names)
@@ -50,12 +50,12 @@ def test_locks_are_complete(version, number, some):
 
 
 def test_releases_and_their_locked_versions():
-    assert artifacts.locked_version("4.3") == artifacts.locked_version("4.3.1") == artifacts.KAFKA_VERSION == "4.3.1"
-    assert artifacts.locked_version("3.9") == "3.9.2"
+    assert jars.locked_version("4.3") == jars.locked_version("4.3.1") == jars.KAFKA_VERSION == "4.3.1"
+    assert jars.locked_version("3.9") == "3.9.2"
     with pytest.raises(
         UsageError, match=r"Kafka 2\.8 is not among the versions that can be started: 3\.9 \(3\.9\.2\), "
     ):
-        artifacts.locked_version("2.8")
+        jars.locked_version("2.8")
 
 
 def test_class_path_is_in_the_order_of_the_lock(cache):

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.each_broker import lacking, require_features
-from txbridge.kafka.unreachable import unreachable
+from txbridge.kafka.errors import unreachable
 
 NO_TLS = "this port has no TLS, or a proxy has no broker behind it: check the port, and security.protocol"
 AUTHORITY = "set ssl.ca.location to the authority of the broker's certificate, and use an address that is in it"

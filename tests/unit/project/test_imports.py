@@ -17,7 +17,7 @@ from txbridge.core.fresh_halves import FreshHalves, Run
 from txbridge.core.plan.choice import EndChoice, Slice
 from txbridge.core.plan.draft import Draft
 from txbridge.worker.partitions import PartitionOwner
-from txbridge.worker.transaction.records import Contents
+from txbridge.worker.transaction.writer import Contents
 
 
 @pytest.mark.parametrize(

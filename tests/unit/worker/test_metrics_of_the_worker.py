@@ -9,12 +9,11 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, Partition, end, entry, resume
 from txbridge.core.decision_record import Source
-from txbridge.core.open_counts import SLOT_MS, OpenCounts
+from txbridge.core.open_counts import OTHER, SLOT_MS, OpenCounts
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import TransactionState
 from txbridge.kafka.endtxn_watch import Registrations
-from txbridge.worker.observe.histogram import BulkHistogram
-from txbridge.worker.observe.labels import OTHER, KnownNames
+from txbridge.worker.observe.collectors import BulkHistogram, KnownNames
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 NOW = 1_700_000_000_000

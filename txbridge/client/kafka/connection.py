@@ -16,8 +16,15 @@ from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.errors import explain
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.errors import ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT
-from txbridge.kafka.unreachable import REFUSED, explain_cause, note_cause, other_cluster
+from txbridge.kafka.errors import (
+    ALL_BROKERS_DOWN,
+    REFUSED,
+    TIMED_OUT,
+    TRANSPORT,
+    explain_cause,
+    note_cause,
+    other_cluster,
+)
 from txbridge.proof import FRESH_S, ProofOfLife
 
 #: Errors of single brokers and requests. librdkafka recovers from them by itself while another broker answers.

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 
 from txbridge.errors import KafkaUnreachableError
+from txbridge.kafka.errors import other_cluster
 from txbridge.kafka.log_ends import Agreement
-from txbridge.kafka.unreachable import other_cluster
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.worker.observe.metrics import PartitionFacts

@@ -245,10 +245,7 @@ def _partition(one: PartitionFacts, error: str | None) -> dict[str, Any]:
         "serving": one.serving,
         "error": error,
         "end_lag": one.end_lag,
-        "pending": states.get(TransactionState.PENDING),
-        "held": states.get(TransactionState.HELD),
-        "scheduled": states.get(TransactionState.SCHEDULED),
-        "discarded": states.get(TransactionState.DISCARDED),
+        **{state.value: states.get(state) for state in TransactionState if state.is_open},
     }
 
 

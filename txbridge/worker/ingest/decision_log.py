@@ -17,9 +17,8 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.kafka.body_cache import offset_of
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.headers import copyable_headers, headers_of
+from txbridge.kafka.headers import copyable_headers, headers_of, offset_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
 from txbridge.worker.restored import Restored

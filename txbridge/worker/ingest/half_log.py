@@ -18,10 +18,10 @@ from txbridge.core.names import Headers
 from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.kafka.body_cache import mark_of, offset_of, to_half
+from txbridge.kafka.body_cache import mark_of, to_half
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.headers import copyable_headers, headers_of_all
+from txbridge.kafka.headers import copyable_headers, headers_of_all, offset_of
 from txbridge.kafka.proven_end import EachBroker, proven_end
 from txbridge.worker.restored import Restored
 
@@ -231,13 +231,11 @@ class HalfLog:
             for message in self._state.bodies.read_back(unread):
                 offset = offset_of(message)
                 found[offset] = self._as_malformed(message, unread[offset])
-        return [found.get(offset) or self._without_record(offset) for offset in sorted(wanted)]
-
-    def _without_record(self, offset: int) -> MalformedRecord:
-        """A substitute for a malformed record that retention has deleted meanwhile."""
-        return MalformedRecord(
-            self._state.half_reader.topic, self._state.partition, offset, None, None, (), "no longer in the log"
-        )
+        for offset in wanted - found.keys():
+            # Retention has deleted it meanwhile.
+            topic, partition = self._state.half_reader.topic, self._state.partition
+            found[offset] = MalformedRecord(topic, partition, offset, None, None, (), "no longer in the log")
+        return [found[offset] for offset in sorted(wanted)]
 
     def on_committed(self, draft: Draft) -> None:
         """Forget what a committed draft has finished: bodies, and malformed records that are in the discard topic."""

@@ -27,8 +27,7 @@ from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, MalformedRecord
 from txbridge.core.states import RefusalReason, TransactionState
 from txbridge.kafka.endtxn_watch import Registrations
-from txbridge.worker.observe.histogram import BulkHistogram
-from txbridge.worker.observe.labels import KnownNames
+from txbridge.worker.observe.collectors import BulkHistogram, KnownNames
 
 #: Producer groups with a label value of their own, unless the settings say otherwise.
 DEFAULT_MAX_GROUPS = 100
@@ -273,6 +272,23 @@ def brokers_now(facts: Iterable[PartitionFacts], own: int) -> int:
     return own - int(ahead * 1000)
 
 
+#: The gauges of each partition: text, and value; None where it is not known.
+_OF_PARTITIONS: dict[str, tuple[str, Callable[[PartitionFacts], float | None]]] = {
+    "partition_owned": ("Assigned to this worker", lambda _: 1),
+    "partition_serving": ("Restored and served", lambda one: float(one.serving)),
+    "end_lag_records": ("END records not applied yet", lambda one: one.end_lag),
+    "checks_overdue_seconds": (
+        "For how long checks have been due that no dead group explains",
+        lambda one: one.checks_overdue,
+    ),
+    "clock_ahead_seconds": ("This machine's clock against the brokers'", lambda one: one.clock_ahead),
+}
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"txbridge_{name}", text, labels=labels)
+
+
 class _States(Collector):
     """Gauges of the owners' facts, computed at every scrape."""
 
@@ -290,32 +306,17 @@ class _States(Collector):
     def collect(self) -> Iterator[Metric]:
         answer = self._partitions()
         facts = answer or []
-        total = GaugeMetricFamily("txbridge_partitions", "Half partitions of the namespace")
+        total = _gauge("partitions", "Half partitions of the namespace")
         if found := self._found():
             total.add_metric([], found)
         yield total
-        owned = GaugeMetricFamily("txbridge_partition_owned", "Assigned to this worker", labels=["partition"])
-        serving = GaugeMetricFamily("txbridge_partition_serving", "Restored and served", labels=["partition"])
-        lag = GaugeMetricFamily("txbridge_end_lag_records", "END records not applied yet", labels=["partition"])
-        overdue = GaugeMetricFamily(
-            "txbridge_checks_overdue_seconds",
-            "For how long checks have been due that no dead group explains",
-            labels=["partition"],
-        )
-        clock = GaugeMetricFamily(
-            "txbridge_clock_ahead_seconds", "This machine's clock against the brokers'", labels=["partition"]
-        )
-        for one in facts:
-            label = [str(one.partition)]
-            if one.clock_ahead is not None:
-                clock.add_metric(label, one.clock_ahead)
-            owned.add_metric(label, 1)
-            serving.add_metric(label, float(one.serving))
-            if one.end_lag is not None:
-                lag.add_metric(label, one.end_lag)
-            if one.checks_overdue is not None:
-                overdue.add_metric(label, one.checks_overdue)
-        yield from (owned, serving, lag, overdue, clock, self._of_partitions(facts))
+        for name, (text, value_of) in _OF_PARTITIONS.items():
+            family = _gauge(name, text, "partition")
+            for one in facts:
+                if (value := value_of(one)) is not None:
+                    family.add_metric([str(one.partition)], value)
+            yield family
+        yield self._of_partitions(facts)
         # Unknown is not zero: with one partition unknown, no sum is true.
         counts = [one.open for one in facts if one.open is not None]
         is_known = answer is not None and len(counts) == len(facts)
@@ -324,9 +325,7 @@ class _States(Collector):
     @staticmethod
     def _of_partitions(facts: list[PartitionFacts]) -> Metric:
         """Open messages of each partition, as far as they are known."""
-        family = GaugeMetricFamily(
-            "txbridge_partition_half_messages", "Open half messages of a partition", labels=["partition", "state"]
-        )
+        family = _gauge("partition_half_messages", "Open half messages of a partition", "partition", "state")
         for one in facts:
             if one.open is not None:
                 for state, number in one.open.by_state().items():
@@ -358,13 +357,9 @@ class _States(Collector):
                 states[state][self._groups.label(group)] += number
         # A group without open messages is 0, instead of vanishing from the graphs.
         groups = self._groups.seen if counts is not None else []
-        half = GaugeMetricFamily("txbridge_half_messages", "Open half messages", labels=["group", "state"])
-        pending = GaugeMetricFamily(
-            "txbridge_half_messages_pending", "Undecided half messages by age", labels=["group", "age"]
-        )
-        oldest_age = GaugeMetricFamily(
-            "txbridge_half_oldest_pending_seconds", "Age of the oldest undecided half message", labels=["group"]
-        )
+        half = _gauge("half_messages", "Open half messages", "group", "state")
+        pending = _gauge("half_messages_pending", "Undecided half messages by age", "group", "age")
+        oldest_age = _gauge("half_oldest_pending_seconds", "Age of the oldest undecided half message", "group")
         for group in groups:
             for state, by_group in states.items():
                 half.add_metric([group, state.value], by_group[group])

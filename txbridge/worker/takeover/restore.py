@@ -29,24 +29,14 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.failpoints import fault_point
+from txbridge.kafka import state_topics
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.failures import FencedError, LogGoneError, TakeOverRefusedError
 from txbridge.kafka.log_ends import LogEnds, cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
-from txbridge.kafka.state_topics import (
-    Bounds,
-    NewerOpError,
-    lost_heads,
-    lost_ops,
-    lost_tails,
-    or_acknowledge,
-    other_topics,
-    parked_beyond,
-    read_ops,
-)
 from txbridge.text import counted
 from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.restored import Restored, gaps_of_end, gaps_of_half
+from txbridge.worker.restored import Gaps, Restored
 from txbridge.worker.takeover.state_reader import StateReader, Strangers
 from txbridge.worker.transaction.writer import TransactionalWriter
 
@@ -65,7 +55,7 @@ class _Start(NamedTuple):
     #: HALF offset up to which previous owners may have read.
     half_known: int
     #: Log start and end, by the short name of the topic.
-    bounds: Bounds
+    bounds: state_topics.Bounds
 
 
 def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> Restored:
@@ -123,8 +113,8 @@ class _TakeOver:
                 decision_reader=self._topics.open_reader(names.end, committed=True, follows=True),
                 body_reader=body_reader,
                 ends=context.ends,
-                half_gaps=gaps_of_half(names.half, partition, context.metrics),
-                end_gaps=gaps_of_end(names.end, partition, context.metrics),
+                half_gaps=Gaps(names.half, partition, context.metrics),
+                end_gaps=Gaps(names.end, partition, context.metrics, is_end=True),
                 checkpoint=checkpoint,
                 checkpoint_offset=offset_topic.checkpoint_offset,
                 offset_topic_end=offset_topic.position,
@@ -157,16 +147,16 @@ class _TakeOver:
             start = _Start(Checkpoint(half=half, end=end, op=op, topics=ids, read=half), bounds["half"][1], bounds)
         else:
             half_read = max(checkpoint.half, bounds["half"][1] if checkpoint.read is None else checkpoint.read)
-            others = other_topics(names, partition, checkpoint, ids)
-            refuse_lost(others or lost_heads(names, partition, checkpoint, half_read, bounds))
+            others = state_topics.other_topics(names, partition, checkpoint, ids)
+            refuse_lost(others or state_topics.lost_heads(names, partition, checkpoint, half_read, bounds))
             # An END record that is applied in part must be there.
             end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
                 refuse_cut(ends, topic, partition, wanted, self._topics.wait_to_ask_again)
             with closing(self._topics.open_reader(names.end, committed=False, on_demand=1)) as end_reader:
-                refuse_lost(lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
+                refuse_lost(state_topics.lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
             start = _Start(replace(checkpoint, read=half_read), half_read, bounds)
-        refuse_lost(parked_beyond(names, partition, offset_topic, start.half_known))
+        refuse_lost(state_topics.parked_beyond(names, partition, offset_topic, start.half_known))
         return start
 
     def _restore_queue(self, offset_topic: OffsetTopic, start: _Start) -> HalfQueue:
@@ -221,7 +211,7 @@ class _TakeOver:
             too_few = cut_agreement()
             while True:
                 end = self._topics.proven_end(names.op)
-                for op_offset, outcome, half_offsets in read_ops(
+                for op_offset, outcome, half_offsets in state_topics.read_ops(
                     reader, checkpoint, end, self._stopping, strangers.note_record
                 ):
                     last = max(half_offsets, default=-1)
@@ -240,9 +230,9 @@ class _TakeOver:
                 if count >= checkpoint.ops or first > checkpoint.op:
                     break
                 if too_few.note(self._context.outside.monotonic()):
-                    refuse_lost({"op": lost_ops(names, partition, checkpoint, count)})
+                    refuse_lost({"op": state_topics.lost_ops(names, partition, checkpoint, count)})
                 self._topics.wait_to_ask_again()
-        except NewerOpError as error:
+        except state_topics.NewerOpError as error:
             refuse_newer(names.op, partition, error.offset, str(error))
         finally:
             reader.close()
@@ -292,7 +282,9 @@ def refuse_cut(ends: LogEnds, topic: str, partition: int, wanted: int, wait_to_a
         while ends.end_from(topic, partition, wanted) is None:
             wait_to_ask_again()
     except LogGoneError as error:
-        raise TakeOverRefusedError(f"{error}: the log was cut. Restore it, {or_acknowledge(partition)}") from None
+        raise TakeOverRefusedError(
+            f"{error}: the log was cut. Restore it, {state_topics.or_acknowledge(partition)}"
+        ) from None
 
 
 def refuse_lost(lost: Mapping[str, str]) -> None:

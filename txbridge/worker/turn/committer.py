@@ -36,7 +36,7 @@ from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.restored import Restored
 from txbridge.worker.takeover.state_reader import StateReader
-from txbridge.worker.transaction.records import Contents, Receipt
+from txbridge.worker.transaction.writer import Contents, Receipt
 from txbridge.worker.turn.bodies import load_bodies
 from txbridge.worker.turn.log_lines import log_effects, log_fields
 

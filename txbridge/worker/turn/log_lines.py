@@ -9,7 +9,7 @@ from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import short_id
 from txbridge.log import get_logger
-from txbridge.worker.transaction.records import Contents
+from txbridge.worker.transaction.writer import Contents
 
 #: Most lines of one event for one Kafka transaction. All further cases share one more line.
 _MOST_LINES = 10

@@ -39,37 +39,31 @@ def audit(
     Ledger and overview take what is part of the report. They do so in an attempt that fails in the end, too.
     """
     with closing(MentionStore()) as store:
-        return _audit(source, plan, store, ledger, overview)
-
-
-def _audit(
-    source: AuditedTopics, plan: Plan, store: MentionStore, ledger: ParquetLedger | None, overview: OverviewSums | None
-) -> AuditReport:
-    intake = LocalIntake(source.settings, source.names, store.add)
-    reading = gather(source, plan, intake)
-    source.say("judging")
-    evidence = Evidence()
-    for transaction in store.transactions():
-        evidence.see_transaction(transaction)
-    facts = evidence.add_to(reading.facts, reading.truncated)
-    sums = Sums(source.names)
-    for transaction in store.transactions():
-        verdict = judge(transaction, facts)
-        if plan.selection.takes(verdict.case.message):
-            sums.add_verdict(verdict)
+        intake = LocalIntake(source.settings, source.names, store.add)
+        reading = gather(source, plan, intake)
+        source.say("judging")
+        evidence = Evidence()
+        for transaction in store.transactions():
+            evidence.see_transaction(transaction)
+        facts = evidence.add_to(reading.facts, reading.truncated)
+        sums = Sums(source.names)
+        for transaction in store.transactions():
+            verdict = judge(transaction, facts)
+            if plan.selection.takes(verdict.case.message):
+                sums.add_verdict(verdict)
+                if ledger is not None:
+                    ledger.take_verdict(verdict)
+                if overview is not None:
+                    overview.take_verdict(verdict)
+            else:
+                sums.strays += verdict.case.strays
+        for copy, kind in complete_sums(source, facts, sums):
             if ledger is not None:
-                ledger.take_verdict(verdict)
-            if overview is not None:
-                overview.take_verdict(verdict)
-        else:
-            sums.strays += verdict.case.strays
-    for copy, kind in complete_sums(source, facts, sums):
-        if ledger is not None:
-            ledger.take_stray(copy, kind)
-    # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off
-    # from the controllers.
-    source.cluster.refuse_moved({*reading.spans, *facts.before})
-    return report_on(source, plan, reading, facts, sums, intake.odd, engine="local")
+                ledger.take_stray(copy, kind)
+        # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut
+        # off from the controllers.
+        source.cluster.refuse_moved({*reading.spans, *facts.before})
+        return report_on(source, plan, reading, facts, sums, intake.odd, engine="local")
 
 
 def until_leaders_stay(say: Progress, attempt: Callable[[], _T]) -> _T:

@@ -1,7 +1,7 @@
 """Blocks: what was read of neighbouring half messages, and the plain ones among them.
 
 Most of it is in columns (columns.py). So plain transactions, which nearly all are, are found and counted without a
-Python object of each. Only the others become transactions. What is plain follows from judge/plain.py; a test draws
+Python object of each. Only the others become transactions. What is plain follows from judge/verdict.py; a test draws
 histories, and whatever is counted here the judge settles in the same way.
 """
 
@@ -133,7 +133,7 @@ class PlainOnes:
         return PlainOnes(*(kind.filter(some) for kind in (self.halves, self.ends, self.outcomes, self.copies)))
 
     def are_plain(self) -> Any:
-        """Which of them are plain: as judge/plain.py says, where each `return None` has its reason."""
+        """Which of them are plain: as judge/verdict.py says, where each `return None` has its reason."""
         half, end, outcome, copy = self.halves.column, self.ends.column, self.outcomes.column, self.copies.column
         decision = end("decision").to_numpy()
         is_commit = (decision == COMMIT) & _are_same(outcome("outcome"), "commit")

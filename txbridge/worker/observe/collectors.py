@@ -1,4 +1,4 @@
-"""A histogram that takes the values of a whole Kafka transaction at once."""
+"""A histogram for a whole Kafka transaction at once, and a bound of label values: what prometheus_client lacks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+
+from txbridge.core.open_counts import OTHER
 
 
 class BulkHistogram(Collector):
@@ -59,3 +61,30 @@ class BulkHistogram(Collector):
             so_far += count
             buckets.append((floatToGoString(bound), so_far))  # type: ignore[no-untyped-call]
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=total)
+
+
+class KnownNames:
+    """Label values: the first `limit` names keep their own, all later ones share one. Thread-safe.
+
+    Any client that may write to HALF can invent producer groups. Every value of a label costs the worker and Prometheus
+    memory for good.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._names: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def label(self, name: str) -> str:
+        """The label value for this name."""
+        if name in self._names:
+            return name
+        with self._lock:
+            label = name if name in self._names or len(self._names) < self._limit else OTHER
+            self._names[label] = None
+            return label
+
+    @property
+    def seen(self) -> list[str]:
+        """Every label value so far."""
+        return list(self._names)
