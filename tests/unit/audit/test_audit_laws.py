@@ -22,19 +22,14 @@ from txbridge_audit.judge.verdict import judge, judge_by_rules, plain_fate
 from txbridge_audit.protocol.mentions import Mention
 from txbridge_audit.report.sums import Sums, contribution_of, from_json
 
-from tests.support.audit_cases import FAR_AWAY, LONG_AGO
+from tests.support import audit_cases as cases
+from tests.support.audit_cases import FAR_AWAY, LONG_AGO, Step
 from tests.support.audit_judged import BORN, Judged, MemoryLog, assembled
-from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, UNKNOWN, Half, Record
+from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK, Half, Record
 
 HOUR = 3_600_000
 #: Times (ms) of the audit: long before anything is stuck, and long after.
 NOWS = (BORN + HOUR, BORN + 100 * HOUR)
-
-Step = Callable[[MemoryLog, Half], object]
-
-
-def _end(decision: int, source: str = "client", **how: str) -> Step:
-    return lambda log, half: log.end(half, decision, source, **how)
 
 
 def _copied(log: MemoryLog, half: Half, *, moved: bool = False) -> None:
@@ -73,14 +68,14 @@ def _step_delivered(*numbers: int) -> Step:
 
 
 STEPS: dict[str, Step] = {
-    "commit": _end(COMMIT),
-    "rollback": _end(ROLLBACK),
-    "unknown": _end(UNKNOWN),
-    "answer": _end(COMMIT, "check", rest=",1"),
-    "forged": _end(COMMIT, transaction_id="0" * 32),
-    "of another group": _end(ROLLBACK, group="shipping"),
-    "resume": _end(UNKNOWN, "resume"),
-    "abandon": _end(UNKNOWN, "abandon"),
+    "commit": cases.commit,
+    "rollback": cases.rollback,
+    "unknown": cases.unknown,
+    "answer": cases.end(COMMIT, "check", rest=",1"),
+    "forged": cases.end(COMMIT, transaction_id="0" * 32),
+    "of another group": cases.end(ROLLBACK, group="shipping"),
+    "resume": cases.resume,
+    "abandon": cases.abandon,
     "delivered": _delivered(None),
     "delivered in turn": _delivered((-1, 0)),
     "delivered too early": _delivered((-9, -1)),
@@ -88,25 +83,23 @@ STEPS: dict[str, Step] = {
     "copied": _copied,
     "copied elsewhere": lambda log, half: _copied(log, half, moved=True),
     "one of several": lambda log, half: log.transaction((log.copies(half) if half.topics else [log.copy(half)])[0]),
-    "altered": lambda log, half: log.transaction(dataclasses.replace(log.copy(half), value=b"other")),
+    "altered": cases.together(cases.changed_copy(lambda copy: dataclasses.replace(copy, value=b"other"))),
     "recorded as committed": partial(finished, "commit"),
     "recorded as rolled back": partial(finished, "rollback"),
     "recorded as abandoned": partial(finished, "abandon"),
-    "discarded": lambda log, half: log.transaction(
-        log.discard(half), log.op("discard", half), log.parked(half, "discarded")
-    ),
-    "parked": lambda log, half: log.transaction(log.parked(half, "pending", checks=3, next=FAR_AWAY)),
-    "parked again": lambda log, half: log.transaction(log.parked(half, "pending", resumed=BORN)),
-    "out of checks": lambda log, half: log.transaction(log.parked(half, "pending", checks=15, next=1)),
-    "held": lambda log, half: log.transaction(log.parked(half, "held")),
-    "scheduled": lambda log, half: log.transaction(log.parked(half, "scheduled", next=LONG_AGO)),
+    "discarded": cases.discard_parked,
+    "parked": cases.together(cases.parked("pending", checks=3, next=FAR_AWAY)),
+    "parked again": cases.together(cases.parked("pending", resumed=BORN)),
+    "out of checks": cases.together(cases.parked("pending", checks=15, next=1)),
+    "held": cases.together(cases.parked("held")),
+    "scheduled": cases.together(cases.parked("scheduled", next=LONG_AGO)),
     "step delivered": _step_delivered(1, 3),
     "step delivered in part": _step_delivered(1),
     "recorded as cancelled": lambda log, half: finished(
         "abandon", log, half, log.discard(half, reason="ABANDONED", TXB_DELIVERED="2")
     ),
-    "unparked": lambda log, half: log.transaction(log.parked(half, None)),
-    "checked": lambda log, half: log.write(log.check(half, log.end_position[half.partition])),
+    "unparked": cases.together(cases.parked(None)),
+    "checked": cases.together(cases.check()),
 }
 
 HALVES: dict[str, Callable[[MemoryLog], Half]] = {

@@ -334,57 +334,6 @@ def test_a_savepoint_of_the_function_is_its_own_business(engine):
 both = pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
-def test_an_error_that_ended_the_transaction_and_was_swallowed_is_no_commit(engine, caplog, make, last):
-    """PostgreSQL then answers ROLLBACK to COMMIT, without an error. SQLite has begun another transaction."""
-    with engine.begin() as connection:
-        connection.execute(insert(orders).values(id=7, transaction_id="other"))
-
-    def swallow(work, placed, arg):
-        if last:
-            place(work, placed, arg)
-        statement = insert(orders).values(id=7, transaction_id="again")
-        if engine.dialect.name == "sqlite":
-            statement = statement.prefix_with("OR ROLLBACK")
-        with pytest.raises(IntegrityError):
-            work.execute(statement)
-        if not last:
-            with contextlib.suppress(DBAPIError):
-                place(work, placed, arg)
-
-    service = make(swallow)
-    with pytest.raises(LostTransactionError):
-        service.execute_local_transaction(MESSAGE, 1)
-    assert rows(engine) == [(7, "other")]
-    assert service.check_local_transaction(MESSAGE) is ROLLBACK
-    assert [record.event for record in caplog.records if record.name == "txbridge.client"] == [
-        "sql_transaction_was_rolled_back"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("sends", "commits", "expected"),
-    [("ROLLBACK", None, ROLLBACK), ("COMMIT", True, COMMIT), ("COMMIT", False, COMMIT)],
-)
-def test_the_table_has_the_last_word_when_the_function_sends_the_end_as_text(engine, make, sends, commits, expected):
-    """After a COMMIT it is too late to roll back."""
-
-    def meddle(work, placed, arg):
-        if sends == "COMMIT":
-            place(work, placed, arg)
-        work.execute(text(sends))
-        if sends == "ROLLBACK":
-            if engine.dialect.name == "postgresql":
-                work.execute(text("BEGIN"))
-            place(work, placed, arg)
-        return commits
-
-    service = make(meddle)
-    assert answer_of(service.execute_local_transaction, MESSAGE, 1) is expected
-    assert rows(engine) == ([(1, ID)] if expected is COMMIT else [])
-    assert service.check_local_transaction(MESSAGE) is expected
-
-
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 def test_an_error_that_an_event_of_the_session_swallows_is_no_commit(engine):
     """The error comes after all work of the function, right before the COMMIT."""
@@ -443,16 +392,6 @@ def test_a_savepoint_that_is_left_open_is_committed_with_the_rest(engine, make, 
 
     assert make(place_order).execute_local_transaction(MESSAGE, 1) is COMMIT
     assert rows(engine) == ([(1, ID), (2, ID)] if open_one else [(1, ID)])
-
-
-def test_a_function_that_closes_what_it_was_given_has_rolled_back(engine, make):
-    def close(work, placed, arg):
-        place(work, placed, arg)
-        work.close()
-
-    with pytest.raises(LostTransactionError):
-        make(close).execute_local_transaction(MESSAGE, 1)
-    assert rows(engine) == []
 
 
 @both
