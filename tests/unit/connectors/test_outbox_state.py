@@ -80,33 +80,33 @@ def named(rows):
 
 def test_a_new_outbox_gets_one_identity_whoever_looks_first(engine, make):
     (_, one), (_, other) = make(engine), make(engine)
-    found = one.read()
-    assert other.read() == found == StateRow(found.identity, None, 0, None, None, None)
+    found = one.read_state()
+    assert other.read_state() == found == StateRow(found.identity, None, 0, None, None, None)
     assert len(bytes.fromhex(found.identity)) == 8
     execute(engine, "DELETE FROM txbridge_outbox_relay")
-    assert one.read().identity != found.identity
+    assert one.read_state().identity != found.identity
 
 
 def test_only_one_takes_the_place_of_an_owner(engine, make):
     (_, one), (_, other) = make(engine), make(engine)
-    before = one.read()
-    one.take(before, "one", PLACE)
-    assert other.read() == StateRow(before.identity, "one", 0, *PLACE)
+    before = one.read_state()
+    one.take_outbox(before, "one", PLACE)
+    assert other.read_state() == StateRow(before.identity, "one", 0, *PLACE)
     with pytest.raises(OutdatedError):
-        other.take(before, "other", PLACE)
-    other.take(other.read(), "other", ("topic", 3, 71))
-    assert one.read() == StateRow(before.identity, "other", 0, "topic", 3, 71)
+        other.take_outbox(before, "other", PLACE)
+    other.take_outbox(other.read_state(), "other", ("topic", 3, 71))
+    assert one.read_state() == StateRow(before.identity, "other", 0, "topic", 3, 71)
     # A database that has come back with another batch has another place, too.
-    seen = one.read()
+    seen = one.read_state()
     execute(engine, "UPDATE txbridge_outbox_relay SET batch = 1")
     with pytest.raises(OutdatedError):
-        one.take(seen, "one", PLACE)
+        one.take_outbox(seen, "one", PLACE)
     execute(engine, "UPDATE txbridge_outbox_relay SET batch = 0")
     # Too late.
     one.leave_outbox("one")
-    assert one.read().owner == "other"
+    assert one.read_state().owner == "other"
     other.leave_outbox("other")
-    assert one.read() == StateRow(before.identity, None, 0, "topic", 3, 71)
+    assert one.read_state() == StateRow(before.identity, None, 0, "topic", 3, 71)
 
 
 def test_a_batch_is_deleted_with_its_number_and_its_place(engine, relay):
@@ -125,7 +125,7 @@ def test_a_batch_of_another_owner_or_number_changes_nothing(engine, relay, owner
     rows, state = relay
     add(engine, "1")
     before, read = state.read_state(), rows.read_rows()
-    for confirm in (state.confirm, lambda *given: state.confirm_named(*given[:-1], named(given[-1]))):
+    for confirm in (state.confirm_batch, lambda *given: state.confirm_named(*given[:-1], named(given[-1]))):
         with pytest.raises(OutdatedError):
             confirm(owner, batch, 80, read)
     with pytest.raises(OutdatedError):
@@ -138,7 +138,7 @@ def test_a_paused_owner_comes_back_when_another_one_has_gone_on(engine, relay, m
     add(engine, "1", "2")
     read = rows.read_rows(limit=1)
     others, other = make(engine)
-    other.take(other.read(), "second", PLACE)
+    other.take_outbox(other.read_state(), "second", PLACE)
     with pytest.raises(OutdatedError):
         state.confirm_batch("first", 1, 80, read)
     assert other.confirm_named("second", 1, 80, named(others.read_rows(limit=1))) == 1
@@ -155,7 +155,7 @@ def test_who_comes_second_waits_for_the_first(postgres, make, commits):
     read = rows.read_rows()
     with ThreadPoolExecutor() as pool, postgres.connect() as connection:
         connection.execute(text("UPDATE txbridge_outbox_relay SET owner = 'second'"))
-        confirmed = pool.submit(state.confirm, "first", 1, 80, read)
+        confirmed = pool.submit(state.confirm_batch, "first", 1, 80, read)
         assert not confirmed.done()
         connection.commit() if commits else connection.rollback()
         assert isinstance(confirmed.exception(30), OutdatedError) is commits
