@@ -65,12 +65,6 @@ def test_p6_a_check_comes_at_the_time_out_and_then_every_interval():
     ]
 
 
-def test_p6_no_check_a_millisecond_before_the_immunity_time_is_over():
-    # A clock that goes back does no harm.
-    times = [6_999, 7_000, 500, 36_999, 37_000]
-    assert checked_at(Partition().prepare(0), times) == [(7_000, [(0, 1)]), (37_000, [(0, 2)])]
-
-
 def test_p6_a_late_check_is_parked_with_its_number_and_its_interval_counts_from_when_it_was_sent():
     partition = Partition().prepare(0)
     draft = partition.draft(7_003)
@@ -88,26 +82,11 @@ def test_p6_checks_are_as_of_a_time_before_the_transaction():
     assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 39_000)]
 
 
-def test_p6_a_dead_group_burns_no_check_and_is_asked_when_it_returns():
-    partition = Partition().prepare(0)
-    partition.dead.add("orders")
-    assert checked_at(partition, range(7_000, 1_000_000, 10_000)) == []
-    assert partition.queue.entry(0).checks == 0
-    partition.dead.clear()
-    assert checked_at(partition, [1_000_000, 1_030_000]) == [(1_000_000, [(0, 1)]), (1_030_000, [(0, 2)])]
-
-
 def test_p8_checks_of_a_dead_group_do_not_stand_in_front_of_others():
     partition = Partition().prepare(*range(50))
     partition.prepare(50, group="billing", born=1_001)
     partition.dead.add("orders")
     assert offsets(partition.step(8_000, checks=1).checks) == [50]
-
-
-def test_p6_a_group_that_dies_after_its_last_check_has_been_asked_all_the_same():
-    partition = checked(0)
-    partition.dead.add("orders")
-    assert offsets(partition.step(97_000).discards) == [0]
 
 
 def test_p8_a_backlog_of_one_group_does_not_hold_up_the_others():
@@ -180,13 +159,6 @@ def test_p7_undecided_at_the_greatest_age_is_expired_however_few_checks_were_sen
     assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
 
 
-def test_a_message_that_is_both_is_discarded_once_for_its_checks():
-    partition = Partition(CheckPolicy(transaction_check_max=1, transaction_max_age=36_000)).prepare(0)
-    partition.step(7_000)
-    assert [(one.offset, one.reason) for one in partition.step(37_000).discards] == [(0, MAX_CHECKS)]
-    assert partition.step(37_001).discards == []
-
-
 def test_p7_what_has_reached_its_greatest_age_is_not_checked_before_its_discard():
     partition = unanswered()
     partition.dead.clear()
@@ -256,21 +228,6 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
     assert len(partition.queue.timers._checks.schedules) == 0
 
 
-def test_next_due_is_the_earliest_of_everything():
-    partition = Partition()
-    assert partition.queue.next_due() is None
-    partition.prepare(0, immunity="600")
-    assert partition.queue.next_due() == 31_000, "to be parked"
-    partition.prepare(1)
-    assert partition.queue.next_due() == 7_000, "to be checked"
-    partition.step(2_000, end(0, entry(1, COMMIT)))
-    partition.step(31_000)
-    for now in (601_000, 631_000, 661_000, 691_000):
-        assert partition.queue.next_due() == now
-        partition.step(now)
-    assert partition.queue.next_due() == 691_000 + RETENTION, "to be forgotten"
-
-
 def test_next_due_knows_of_retries_of_age_and_of_malformed_records():
     partition = Partition().prepare(0)
     partition.obstacles["orders.placed"] = "no such topic"
@@ -334,17 +291,6 @@ def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked
     now = first + 190_000
     (changed,) = partition.step(now).checks
     assert (changed.offset, changed.checks, changed.next_due, changed.error) == (0, 1, now + 30_000, None)
-
-
-def test_a_message_that_could_not_be_checked_is_decided_or_expires_like_any_other_and_says_why():
-    partition = Partition().prepare(0, 1, 2)
-    partition.unasked["orders"] = "too large"
-    partition.step(40_000)
-    partition.obstacles["orders.placed"] = "gone"
-    (held,) = partition.step(41_000, end(0, entry(0, COMMIT), entry(1, ROLLBACK))).held
-    assert (held.error, held.state) == ("gone", TransactionState.HELD)
-    (discarded,) = partition.step(1_000 + MAX_AGE).discards
-    assert (discarded.reason, discarded.checks, discarded.error) == (EXPIRED, 0, "too large")
 
 
 def test_a_birth_in_the_future_stops_no_other_message():

@@ -19,7 +19,7 @@ from tests.support.partition_builder import (
     resume,
 )
 from txbridge.core import remembered
-from txbridge.core.decision_record import Decision, DecisionEntry, Source
+from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import Outcome, TransactionState
@@ -84,42 +84,6 @@ def test_unknown_leaves_the_message_pending():
     assert partition.queue.next_end == 1
 
 
-def test_p14_one_record_ends_several_messages_in_its_order():
-    partition = Partition().prepare(0, 1, 2, 3)
-    draft = partition.step(NOW, end(0, entry(3, COMMIT), entry(1, ROLLBACK), entry(0, COMMIT)))
-    assert draft.ops() == [(Outcome.COMMIT, [3, 0]), (Outcome.ROLLBACK, [1])]
-    assert (draft.entries, draft.bytes) == (3, 200)
-
-
-@pytest.mark.parametrize("when", ["in one record", "in one transaction", "in the next one", "below the watermark"])
-@pytest.mark.parametrize(
-    ("first", "second", "refused"),
-    [
-        (COMMIT, COMMIT, ["REPEAT"]),
-        (COMMIT, ROLLBACK, ["CONTRADICTION"]),
-        (COMMIT, UNKNOWN, []),
-        (ROLLBACK, ROLLBACK, ["REPEAT"]),
-        (ROLLBACK, COMMIT, ["CONTRADICTION"]),
-        (ROLLBACK, UNKNOWN, []),
-    ],
-)
-def test_p5_the_first_decision_wins(first: Decision, second: Decision, refused: list[str], when: str):
-    partition = Partition().prepare(0, 1, 2)
-    offset = 0 if when == "below the watermark" else 1
-    entries = entry(offset, first), entry(offset, second)
-    if when == "in one record":
-        drafts = [partition.step(NOW, end(0, *entries))]
-    elif when == "in one transaction":
-        drafts = [partition.step(NOW, end(0, entries[0]), end(1, entries[1]))]
-    else:
-        drafts = [partition.step(NOW, end(0, entries[0])), partition.step(NOW, end(1, entries[1]))]
-    outcome = Outcome.COMMIT if first is COMMIT else Outcome.ROLLBACK
-    assert [named for draft in drafts for named in draft.ops()] == [(outcome, [offset])]
-    assert [one.offset for draft in drafts for one in draft.deliver] == ([offset] if first is COMMIT else [])
-    assert [reason for draft in drafts for reason in reasons(draft)] == refused
-    assert partition.queue.watermark == (1 if when == "below the watermark" else 0)
-
-
 def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
     monkeypatch.setattr(remembered, "PLACES", 4)
     partition = Partition()
@@ -136,29 +100,6 @@ def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(
     assert queue.remembered(5).outcome is Outcome.ROLLBACK
     queue.finish_messages([7], Outcome.COMMIT)
     assert (queue.remembered(5), queue.remembered(6).outcome) == (None, Outcome.COMMIT)
-
-
-@pytest.mark.parametrize("half_offset", [2, 2**60, 2**63 - 1])
-@pytest.mark.parametrize("decision", [COMMIT, ROLLBACK, UNKNOWN])
-def test_p1_nothing_is_delivered_without_a_half_message(half_offset, decision):
-    partition = Partition().prepare(0, 1)
-    wrong = entry(half_offset, decision)
-    draft = partition.step(NOW, end(7, wrong, source=Source.OPERATOR))
-    assert (draft.deliver, draft.ops()) == ([], [])
-    (refusal,) = draft.refused
-    found = (refusal.end_offset, refusal.source, refusal.entry, refusal.reason.name)
-    assert found == (7, Source.OPERATOR, wrong, "NO_HALF_MESSAGE")
-    # It does not count for a half message that comes to this place later.
-    partition.prepare(2)
-    assert partition.step(NOW).deliver == []
-    assert partition.queue.entry(2).state is TransactionState.PENDING
-
-
-def test_p1_a_transaction_marker_is_no_half_message():
-    partition = Partition().prepare(0, 2)
-    partition.queue.advance_reader(4)
-    draft = partition.step(NOW, end(0, entry(1, COMMIT), entry(3, COMMIT)))
-    assert (draft.deliver, reasons(draft)) == ([], ["NO_HALF_MESSAGE", "NO_HALF_MESSAGE"])
 
 
 def test_the_transaction_id_is_the_right_to_decide():
@@ -184,30 +125,11 @@ def test_the_transaction_id_and_then_the_group_are_tested_before_a_decision_take
         assert reasons(partition.step(DISCARD_AT, *records)) == ["WRONG_TRANSACTION_ID"] * 3 + ["WRONG_GROUP"]
 
 
-def test_late_is_what_never_was_below_the_watermark_and_not_what_is_to_come_at_it():
-    partition = Partition(watermark=10)
-    assert reasons(partition.step(NOW, end(0, entry(10, COMMIT), entry(9, COMMIT)))) == ["NO_HALF_MESSAGE", "LATE"]
-
-
 def test_p7_a_decision_after_the_discard_is_late():
     partition = discarded(0, 1)
     draft = partition.step(DISCARD_AT + 1, end(0, entry(1, COMMIT), entry(1, ROLLBACK), entry(1, UNKNOWN)))
     assert (draft.ops(), draft.changed, reasons(draft)) == ([], [], ["LATE", "LATE"])
     assert partition.queue.entry(1).state is TransactionState.DISCARDED
-
-
-def test_p7_a_discarded_message_can_be_resumed_and_starts_again():
-    partition = discarded(0)
-    draft = partition.step(100_000, resume(0, 0))
-    (changed,) = draft.changed
-    assert (offsets(draft.resumed), draft.ops()) == ([0], [])
-    found = (changed.state, changed.resumed, changed.reason, changed.discarded_at)
-    assert found == (TransactionState.PENDING, 100_000, None, None)
-    # Its first check is due at once.
-    checks = [(now, [one.checks for one in partition.step(now).checks]) for now in (100_000, 129_999, 130_000, 160_000)]
-    assert checks == [(100_000, [1]), (129_999, []), (130_000, [2]), (160_000, [3])]
-    again = partition.step(190_000)
-    assert (offsets(again.discards), again.ops()) == ([0], [(Outcome.DISCARD, [0])])
 
 
 def test_p7_a_second_resume_does_nothing():
@@ -238,19 +160,6 @@ def test_a_resume_needs_the_transaction_id_and_the_group():
     assert (draft.resumed, reasons(draft)) == ([], ["WRONG_TRANSACTION_ID", "WRONG_GROUP"])
 
 
-def test_p8_a_commit_without_a_topic_to_go_to_is_held_and_the_others_pass():
-    partition = Partition()
-    partition.prepare(0, topic="missing").prepare(1)
-    partition.obstacles["missing"] = MISSING
-    draft = partition.step(NOW, end(4, entry(0, COMMIT), entry(1, COMMIT)))
-    (waiting,) = draft.held
-    assert offsets(draft.deliver) == [1]
-    assert (waiting.offset, waiting.state, waiting.decided, waiting.error) == (0, TransactionState.HELD, 4, MISSING)
-    assert list(draft.changed) == [waiting]
-    assert draft.ops() == [(Outcome.COMMIT, [1])]
-    assert partition.queue.watermark == 2, "parked, so it holds nothing up"
-
-
 def test_p6_p8_a_held_message_is_retried_with_back_off_and_delivered_when_it_can_be_and_never_checked():
     partition = held(0)
     asked = []
@@ -274,58 +183,13 @@ def test_p14_op_says_which_ends_decided_and_names_apart_what_was_held():
     assert [draft.ends_of(*named) for named in draft.ops()] == [((1, 0), (2, 0)), None, None]
 
 
-def test_p5_the_decision_of_a_held_message_stands():
-    partition = Partition().prepare(0, 1)
-    partition.obstacles["orders.placed"] = MISSING
-    first = partition.step(NOW, end(0, entry(1, COMMIT), entry(1, ROLLBACK)))
-    assert (offsets(first.held), first.rolled_back, reasons(first)) == ([1], [], ["CONTRADICTION"])
-    partition.obstacles.clear()
-    second = partition.step(NOW, end(1, entry(1, COMMIT), entry(1, ROLLBACK), entry(1, UNKNOWN)))
-    assert (second.ops(), reasons(second)) == ([], ["REPEAT", "CONTRADICTION"])
-    assert offsets(partition.step(NOW + 1_000).deliver) == [1]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "decided", "parts"),
-    [
-        ([100] * 10, [9, 8, 7, 6, 5, 4, 3, 2, 1, 0], [[9, 8, 7], [6, 5, 4], [3, 2, 1], [0]]),
-        # No small message overtakes a large one.
-        ([100, 300, 10, 10], [0, 1, 2, 3], [[0], [1, 2, 3]]),
-        # A transaction may be exactly full.
-        ([100, 150, 100, 10], [0, 1, 2, 3], [[0, 1, 2], [3]]),
-        # One that is larger than a transaction should be goes alone. One without bytes is a message.
-        ([100, 10_000, 100], [0, 1, 2], [[0], [1], [2]]),
-        ([0, 10_000], [0, 1], [[0], [1]]),
-    ],
-)
-def test_p14_what_does_not_fit_into_one_transaction_goes_into_the_next_ones_in_its_order(sizes, decided, parts):
-    for records in (
-        [end(0, *[entry(offset, COMMIT) for offset in decided])],
-        [end(number, entry(offset, COMMIT)) for number, offset in enumerate(decided)],
-    ):
-        partition = Partition()
-        partition.max_bytes = 350
-        for offset, size in enumerate(sizes):
-            partition.prepare(offset, size=size)
-        drafts = [partition.step(NOW, *records) for _ in parts]
-        assert [offsets(draft.deliver) for draft in drafts] == parts
-        assert all(draft.held == draft.changed == [] for draft in drafts), "nothing is written about what waits"
-        assert (partition.queue.next_end, partition.queue.next_entry) == (len(records), 0)
-
-
-def test_p5_entries_are_counted_whatever_they_do_and_none_is_applied_twice():
-    partition = Partition().prepare(0, 1, 2, 3)
-    partition.max_entries = 2
-    records = [end(0, entry(0, ROLLBACK)), end(1, entry(1, COMMIT), entry(2, ROLLBACK), entry(3, COMMIT))]
-    drafts = [partition.step(NOW, *records) for _ in range(2)]
-    assert [(draft.next_end, draft.next_entry) for draft in drafts] == [(1, 1), (2, 0)]
-    assert [draft.ops() for draft in drafts] == [
-        [(Outcome.COMMIT, [1]), (Outcome.ROLLBACK, [0])],
-        [(Outcome.COMMIT, [3]), (Outcome.ROLLBACK, [2])],
-    ]
-    counted = [draft.decisions[Source.CLIENT] for draft in drafts]
-    assert [(one.entries, one.commits, one.rollbacks) for one in counted] == [(2, 1, 1), (2, 1, 1)]
-    assert [draft.refused for draft in drafts] == [[], []]
+def test_a_transaction_may_be_exactly_full():
+    partition = Partition()
+    partition.max_bytes = 350
+    for offset, size in enumerate((100, 150, 100, 10)):
+        partition.prepare(offset, size=size)
+    record = end(0, *[entry(offset, COMMIT) for offset in range(4)])
+    assert [offsets(partition.step(NOW, record).deliver) for _ in range(2)] == [[0, 1, 2], [3]]
 
 
 def test_held_messages_have_a_quarter_beside_decisions_and_otherwise_all_room():
@@ -451,16 +315,3 @@ def test_a_read_while_a_transaction_is_under_way_is_not_lost():
     partition.commit(draft)
     assert partition.queue.watermark == 1
     assert offsets(partition.step(7_000).checks) == [1]
-
-
-def test_a_held_message_can_be_abandoned_and_is_finished():
-    partition = held(0)
-    partition.prepare(1)
-    forged = end(1, entry(0, UNKNOWN, id_of(7)), source=Source.ABANDON)
-    draft = partition.step(2_500, forged, abandon(2, 0))
-    (given_up,) = draft.abandoned
-    assert (given_up.entry.offset, given_up.entry.error, given_up.reason) == (0, MISSING, "gone")
-    assert (reasons(draft), draft.ops()) == (["WRONG_TRANSACTION_ID"], [(Outcome.ABANDON, [0])])
-    assert (draft.tombstones, draft.watermark) == ([0], 1)
-    later = partition.step(6_000, end(3, entry(0, ROLLBACK), entry(0, COMMIT)), abandon(4, 0))
-    assert (offsets(later.deliver), reasons(later)) == ([], ["CONTRADICTION", "REPEAT", "NOT_HELD"])

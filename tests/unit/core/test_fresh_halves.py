@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partition_builder import COMMIT, POLICY, Partition, id_of, reasons
+from tests.support.partition_builder import COMMIT, POLICY, Partition, id_of
 from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import FreshHalves, Run, read_plain
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.plan.effects import Decisions
 from txbridge.core.states import Outcome, TransactionState
 
 
@@ -72,18 +71,6 @@ def test_what_an_end_record_decides_is_a_run_when_nothing_stands_in_its_way(reco
     partition = partition_with(0, 1)
     partition.obstacles["placed"] = "no such topic"
     assert partition.draft(2_000, record).parts == []
-
-
-def test_what_a_run_has_decided_is_decided_once():
-    partition = partition_with(0, 1, 2)
-    draft = partition.step(2_000, commit(0, 1))
-    assert (draft.delivered, draft.watermark, draft.ops()) == (1, 0, [(Outcome.COMMIT, [1])])
-    assert draft.decisions == {Source.CLIENT: Decisions(entries=1, commits=1)}
-    queue = partition.queue
-    assert (queue.outcome_of(1), queue.watermark, pending(queue)) == (Outcome.COMMIT, 0, 2)
-    assert reasons(partition.step(2_000, commit(1, 1))) == ["REPEAT"]
-    draft = partition.step(2_000, commit(2, 2), commit(3, 2))
-    assert (draft.delivered, draft.entries, reasons(draft)) == (1, 2, ["REPEAT"])
 
 
 def test_what_op_says_of_a_half_message_that_is_still_to_be_read_is_not_forgotten():

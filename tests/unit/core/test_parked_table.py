@@ -64,16 +64,6 @@ def test_removed_rows_are_given_up_in_the_end():
     assert made.get_row(30_000) == entry(30_000)
 
 
-def test_the_rows_above_an_offset_are_taken_out():
-    made = table(entry(1), entry(5), entry(8), entry(9))
-    made.sort_rows()
-    made.remove_row(8)
-    assert made.split_off(5) == [entry(5), entry(9)]
-    assert list(made) == [entry(1)]
-    made.put_row(entry(3))
-    assert [one.offset for one in made] == [1, 3]
-
-
 def test_p9_a_row_costs_less_than_100_bytes():
     made = table(*map(entry, range(50_000)))
     made.sort_rows()

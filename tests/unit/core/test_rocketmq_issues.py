@@ -37,25 +37,6 @@ def history(partition: Partition, until: int, *, born: int = 0, step: int = 100)
     return found
 
 
-def test_issues_615_8311_an_immunity_of_25_s_burns_no_check():
-    # RocketMQ: no check at all, and discarded after 13.5 s, inside its own immunity.
-    assert history(Partition(OBSERVED).prepare(0, born=0, immunity="25"), 60_000) == [
-        ("check 1", 0, 25_000),
-        ("check 2", 0, 29_000),
-        ("check 3", 0, 33_000),
-        ("discard", 0, 37_000),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("immunity", "first_check"),
-    [("0", 0), ("1", 1_000), ("-1", 3_000), ("-5", 3_000), ("abc", 3_000), ("5.5", 3_000), (None, 3_000)],
-)
-def test_issues_481_1565_a_check_comes_exactly_when_the_immunity_is_over(immunity, first_check):
-    # RocketMQ: in the next round of the check loop after it; -5 at once.
-    assert history(Partition(OBSERVED).prepare(0, born=0, immunity=immunity), 5_000)[0] == ("check 1", 0, first_check)
-
-
 def test_issue_544_a_message_with_an_immunity_that_the_watermark_has_passed_is_checked():
     partition = Partition(OBSERVED).prepare(0, born=0, immunity="100").prepare(1, born=0)
     partition.step(100, end(0, entry(1, COMMIT)))

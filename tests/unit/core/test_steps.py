@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, id_of, offsets, reasons
 from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
@@ -72,47 +70,6 @@ def test_p12_a_commit_delivers_what_is_due_and_each_time_the_messages_that_name_
     assert (visible(draft, partition), draft.tombstones) == ([(0, "orders", b"1/3")], [0])
     assert draft.ops() == [(Outcome.COMMIT, [0])]
     assert partition.queue.entry(0) is None
-
-
-@pytest.mark.parametrize(
-    ("times", "now", "numbers"),
-    [
-        # A commit that comes after some times, after all, or before all; equal times; those of one step in their order.
-        ((None, SOON, LATE), SOON, [b"1/3", b"2/3"]),
-        ((LATE, SOON, None), LATE, [b"1/3", b"2/3", b"3/3"]),
-        ((SOON, LATE, SOON), SOON, [b"1/3", b"3/3"]),
-        ((SOON, LATE, LATE), NOW, []),
-    ],
-)
-def test_p12_a_commit_delivers_all_that_is_due_by_then_in_the_order_of_the_frames(times, now, numbers):
-    partition = Partition().read(several(0, *times))
-    draft = partition.step(now, commit(4, 0))
-    assert ([number for _, _, number in visible(draft, partition)], draft.delivered) == (numbers, len(numbers))
-    is_last = len(numbers) == 3
-    assert draft.ops() == ([(Outcome.COMMIT, [0])] if is_last else [])
-    assert draft.ends_of(Outcome.COMMIT, [0]) is not None
-    rest = partition.step(LATE)
-    assert sorted([*numbers, *[number for _, _, number in visible(rest, partition)]]) == [b"1/3", b"2/3", b"3/3"]
-    assert rest.ends_of(Outcome.COMMIT, [0]) is None or is_last
-    assert partition.queue.entry(0) is None
-
-
-@pytest.mark.parametrize("is_row", [True, False])
-@pytest.mark.parametrize("steps", range(3))
-def test_p12_a_take_over_after_any_step_goes_on_with_the_next(steps, is_row):
-    before = Partition().read(several(0, None, SOON, LATE))
-    if is_row:
-        before.step(40_000 if not steps else NOW, *([commit(4, 0)] if steps else []))
-    else:
-        before.step(NOW, *([commit(4, 0)] if steps else []))
-    if steps == 2:
-        before.step(SOON)
-    after = taken_over(before) if before.queue.watermark else before
-    if not steps:
-        assert len(visible(after.step(NOW, commit(4, 0)), after)) == 1
-    if steps < 2:
-        assert visible(after.step(SOON), after) == [(0, "stock", b"2/3")]
-    assert visible(after.step(LATE), after) == [(0, "bills", b"3/3")]
 
 
 def test_p5_the_decision_stands_after_the_first_step_and_a_person_gives_up_the_rest():

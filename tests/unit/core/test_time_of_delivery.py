@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partition_builder import (
-    COMMIT,
-    POLICY,
-    UNKNOWN,
-    Partition,
-    end,
-    entry,
-    half,
-    id_of,
-    offsets,
-    reasons,
-    resume,
-)
-from txbridge.core.decision_record import Source
+from tests.support.partition_builder import COMMIT, POLICY, Partition, end, entry, half, id_of, offsets, resume
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.states import Outcome, TransactionState
+from txbridge.core.states import TransactionState
 
 NOW = 2_000
 DUE = 90_000
-SCHEDULED = TransactionState.SCHEDULED
-
-
-def abandon(offset: int, half_offset: int):
-    return end(offset, entry(half_offset, UNKNOWN), source=Source.ABANDON)
 
 
 def taken_over(before: Partition) -> Partition:
@@ -41,56 +23,10 @@ def taken_over(before: Partition) -> Partition:
     return after
 
 
-def scheduled_of(partition: Partition) -> int:
-    return partition.queue.open_counts().by_state()[SCHEDULED]
-
-
-def test_p13_a_commit_before_the_time_schedules_and_the_time_delivers_once():
-    partition = Partition().prepare(0, deliver_at=DUE).prepare(1)
-    draft = partition.step(NOW, end(4, entry(0, COMMIT), entry(1, COMMIT)))
-    assert (offsets(draft.deliver), draft.ops(), offsets(draft.scheduled)) == ([1], [(Outcome.COMMIT, [1])], [0])
-    assert (draft.decisions[Source.CLIENT].commits, draft.decisions[Source.CLIENT].entries) == (2, 2)
-    assert [(one.state, one.next_due, one.decided) for one in draft.changed] == [(SCHEDULED, DUE, 4)]
-    assert partition.queue.watermark == 2, "it holds nobody up"
-    assert partition.step(DUE - 1).deliver == []
-    # A Kafka transaction that is not committed delivers nothing.
-    partition.draft(DUE).abandon()
-    draft = partition.step(DUE)
-    assert (offsets(draft.deliver), draft.tombstones, draft.ops()) == ([0], [0], [(Outcome.COMMIT, [0])])
-    assert partition.step(DUE + 100_000).is_empty
-
-
 @pytest.mark.parametrize("deliver_at", [0, NOW - 1, NOW])
 def test_p13_a_time_that_has_passed_is_none(deliver_at):
     partition = Partition().prepare(0, deliver_at=deliver_at)
     assert offsets(partition.step(NOW, end(0, entry(0, COMMIT))).deliver) == [0]
-
-
-@pytest.mark.parametrize("is_decided", [True, False])
-def test_p13_a_take_over_knows_the_time(is_decided):
-    partition = Partition().prepare(0, 1, deliver_at=DUE)
-    partition.step(40_000, *([end(0, entry(0, COMMIT), entry(1, COMMIT))] if is_decided else []))
-    after = taken_over(partition)
-    assert after.queue.watermark == 2
-    if not is_decided:
-        assert offsets(after.step(50_000, end(0, entry(0, COMMIT), entry(1, COMMIT))).scheduled) == [0, 1]
-        after = taken_over(after)
-    assert scheduled_of(after) == 2
-    assert after.step(DUE - 1).deliver == []
-    assert offsets(after.step(DUE).deliver) == [0, 1]
-    assert scheduled_of(after) == 0
-
-
-def test_p13_one_whose_topic_takes_nothing_when_it_is_due_is_held():
-    partition = Partition().prepare(0, deliver_at=DUE)
-    partition.obstacles["orders.placed"] = "no such topic"
-    assert offsets(partition.step(NOW, end(4, entry(0, COMMIT))).scheduled) == [0], "asked when it is due"
-    draft = partition.step(DUE)
-    held = draft.held[0]
-    assert (held.state, held.error, held.decided) == (TransactionState.HELD, "no such topic", 4)
-    assert draft.changed == [held]
-    partition.obstacles.clear()
-    assert offsets(partition.step(DUE + 1_000).deliver) == [0]
 
 
 def test_those_without_room_stay_scheduled_and_go_before_later_ones():
@@ -105,15 +41,6 @@ def test_those_without_room_stay_scheduled_and_go_before_later_ones():
     first, second = partition.step(DUE + 1), partition.step(DUE + 1)
     assert (offsets(first.deliver), first.more_due) == ([1], True)
     assert (offsets(second.deliver), partition.step(DUE + 1).more_due) == ([2], False)
-
-
-def test_a_person_cancels_a_scheduled_message():
-    partition = Partition().prepare(0, 1, deliver_at=DUE)
-    partition.step(NOW, end(0, entry(0, COMMIT)))
-    draft = partition.step(NOW, abandon(1, 0), abandon(2, 1))
-    assert [one.entry.offset for one in draft.abandoned] == [0]
-    assert (reasons(draft), draft.tombstones, draft.ops()) == (["NOT_HELD"], [0], [(Outcome.ABANDON, [0])])
-    assert partition.step(DUE).deliver == []
 
 
 def test_a_discarded_one_that_is_resumed_keeps_its_time():

@@ -6,19 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.partition_builder import (
-    COMMIT,
-    POLICY,
-    ROLLBACK,
-    Partition,
-    end,
-    entry,
-    half,
-    id_of,
-    offsets,
-    reasons,
-    resume,
-)
+from tests.support.partition_builder import COMMIT, POLICY, Partition, end, entry, half, id_of, offsets, reasons
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
@@ -26,18 +14,6 @@ from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import Outcome, TransactionState
 
 NOW = 2_000
-
-
-def test_it_stands_before_the_first_open_message():
-    partition = Partition().prepare(0, 1, 2, 3)
-    assert partition.queue.watermark == 0
-    draft = partition.step(NOW, end(0, entry(1, COMMIT), entry(0, ROLLBACK), entry(3, COMMIT)))
-    assert (draft.watermark, partition.queue.watermark) == (2, 2)
-    # Outcomes below it are forgotten, and those above it are not.
-    assert [partition.queue.outcome_of(offset) for offset in range(4)] == [None, None, None, Outcome.COMMIT]
-    assert list(partition.queue.iter_window()) == [(2, 100), (3, 100)]
-    draft = partition.step(NOW, end(1, entry(2, COMMIT)))
-    assert (draft.watermark, partition.queue.watermark) == (4, 4)
 
 
 def test_it_passes_gaps_and_what_is_beyond_the_last_record():
@@ -98,18 +74,6 @@ def test_parking_is_limited_and_the_rest_follows():
     assert [(offsets(draft.parked), draft.watermark) for draft in steps] == [([0, 1], 2), ([2, 3], 4), ([4], 5)]
 
 
-def test_a_message_can_be_discarded_above_the_watermark():
-    # Message 0 is neither checked nor parked yet.
-    partition = Partition(replace(POLICY, park_after=200_000)).prepare(0, immunity="3600").prepare(1)
-    for now in (7_000, 37_000, 67_000):
-        partition.step(now)
-    draft = partition.step(97_000)
-    assert (offsets(draft.discards), draft.watermark) == ([1], 0)
-    assert reasons(partition.step(97_001, end(0, entry(1, COMMIT)))) == ["LATE"]
-    assert offsets(partition.step(97_002, resume(1, 1)).resumed) == [1]
-    assert offsets(partition.step(97_003, end(2, entry(1, COMMIT))).deliver) == [1]
-
-
 def test_the_watermark_waits_for_what_is_not_set_aside():
     partition = Partition()
     for offset in range(4):
@@ -141,20 +105,6 @@ def test_p10_checks_go_on_after_a_take_over_with_the_next_number():
     assert offsets(partition.step(70_000).discards) == [6]
 
 
-def test_p10_held_and_discarded_messages_go_on_after_a_take_over():
-    partition = restored(
-        parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000),
-        parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=4_000),
-        parked(7, TransactionState.DISCARDED, reason="EXPIRED", next_due=9_000),
-    )
-    counts = {state.value: count for state, count in partition.queue.open_counts().by_state().items()}
-    assert counts == {"pending": 0, "held": 1, "scheduled": 0, "discarded": 2}
-    assert offsets(partition.queue.timers.peek_deliveries(4_000, 10)) == [5]
-    assert offsets(partition.step(3_000).deliver) == [5]
-    assert offsets(partition.step(4_000).forgotten) == [6]
-    assert offsets(partition.step(5_000, resume(0, 7)).resumed) == [7]
-
-
 def test_p10_the_back_off_of_a_held_message_begins_anew_after_a_take_over():
     partition = restored(parked(5, TransactionState.HELD, decided=1, error="no such topic", next_due=3_000))
     partition.obstacles["orders.placed"] = "still not"
@@ -179,15 +129,6 @@ def test_p10_a_parked_message_above_the_watermark_is_read_again_and_stays_as_it_
     assert queue.entry(6).state is TransactionState.DISCARDED
     assert queue.outcome_of(5) is queue.outcome_of(6) is None, "it can be resumed, or is"
     assert offsets(partition.step(NOW, end(0, entry(5, COMMIT))).deliver) == [5]
-
-
-def test_a_decision_about_a_discarded_message_that_was_just_forgotten_is_late_above_the_watermark_too():
-    partition = restored(parked(5, TransactionState.DISCARDED, reason="EXPIRED", next_due=NOW - 1), watermark=4)
-    partition.prepare(4, born=NOW).prepare(5)
-    draft = partition.step(NOW, end(0, entry(5, COMMIT)))
-    assert (offsets(draft.forgotten), reasons(draft)) == ([5], ["LATE"])
-    assert partition.queue.watermark == 4
-    assert reasons(partition.step(NOW, end(1, entry(5, COMMIT)))) == ["LATE"]
 
 
 def test_p3_what_op_names_is_finished_and_the_last_record_counts():
@@ -215,27 +156,6 @@ def test_op_is_replayed_from_the_first_record_that_names_something_above_the_wat
     assert partition.queue.watermark == 3
     # OP 50, 52 and 54 with a marker after each: the next record cannot be below 56.
     assert partition.queue.ops.start == 56
-
-
-def test_after_a_take_over_op_is_replayed_from_what_is_still_needed():
-    queue = HalfQueue(POLICY, watermark=4, next_op=10)
-    assert queue.ops.start == 10
-    queue.restore_op(12, Outcome.COMMIT, [1, 2])
-    assert (queue.ops.start, queue.ops.count_from(13)) == (13, 0)
-    # It names the watermark itself.
-    queue.restore_op(15, Outcome.COMMIT, [3, 4])
-    # It names nothing that is needed, but it lies between two needed records.
-    queue.restore_op(16, Outcome.COMMIT, [3])
-    queue.restore_op(18, Outcome.COMMIT, [5])
-    assert (queue.ops.start, queue.ops.count_from(15), queue.ops.count_from(16)) == (15, 3, 2)
-    queue.advance_watermark()
-    assert queue.ops.start == 15
-    assert queue.read_half(half(4)) is False
-    queue.advance_watermark()
-    assert (queue.watermark, queue.ops.start) == (5, 18)
-    queue.read_half(half(5))
-    queue.advance_watermark()
-    assert (queue.watermark, queue.ops.start) == (6, 19)
 
 
 def test_finishing_a_message_leaves_its_outcome_until_the_watermark_passes_it():
