@@ -98,10 +98,10 @@ class OutboxExamination:
             with asking(self._engine, "the outbox in {} cannot be used"):
                 self._rows.verify()
                 OutboxState(self._engine, self._rows).verify()
-                first = now = self._look(writer)
+                first = now = self._look_at_relay(writer)
                 if not first.is_locked or first.owner is None or first.waiting.rows:
                     time.sleep(_LOOK_AGAIN_S)
-                    now = self._look(writer)
+                    now = self._look_at_relay(writer)
         except (UsageError, LocalProblemError) as error:
             found = unknown if isinstance(error, DatabaseUnreachableError) else problem
             yield found(
@@ -115,7 +115,7 @@ class OutboxExamination:
             self._rows.close()
             self._engine.dispose()
 
-    def _look(self, writer: BatchWriter) -> _Look:
+    def _look_at_relay(self, writer: BatchWriter) -> _Look:
         next_row, state = self._find_next_row(writer), self._table.state
         # Not by the session of the rows, which would keep the lock.
         other = OutboxRows(self._engine, self._table)

@@ -95,7 +95,7 @@ class LogEnds:
                 _, view = next(self._brokers.views_of(topic, partition), (-1, None))
                 leader = -1 if view is None else view.leader
                 self._leaders[place] = leader, monotonic()
-            now, together = monotonic(), {partition} | self._others(topic, leader)
+            now, together = monotonic(), {partition} | self._other_partitions(topic, leader)
             found = self._brokers.offsets_of(leader, topic, sorted(together), at) or {}
             if at == LATEST:
                 self._ends.update({(topic, number): _End(end, now) for number, end in found.items()})
@@ -106,7 +106,7 @@ class LogEnds:
                 raise UnansweredError(f"no leader of {topic}[{partition}] says where it begins and ends")
             self._outside.wait(threading.Event(), _AGAIN_S)
 
-    def _others(self, topic: str, leader: int) -> set[int]:
+    def _other_partitions(self, topic: str, leader: int) -> set[int]:
         """Partitions with this leader that are looked at again and again."""
         since = self._outside.monotonic() - _TOGETHER_S
         looked_at = [number for (name, number), at in list(self._looked_at.items()) if name == topic and at > since]

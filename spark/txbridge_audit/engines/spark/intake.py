@@ -76,15 +76,15 @@ class SparkIntake:
 
     def take_halves(self, spans: Spans) -> None:
         frame = self._rows(spans, partial(tasks.halves, self._names), isolation=READ_UNCOMMITTED)
-        self.named.update(map(marshal.loads, self._look(frame, tasks.NAMED)))
+        self.named.update(map(marshal.loads, self._collect_packed(frame, tasks.NAMED)))
 
     def take_offsets(self, spans: Spans) -> None:
         frame = self._rows(spans, partial(tasks.offsets, self._names))
-        for packed in self._look(frame, tasks.ODD):
+        for packed in self._collect_packed(frame, tasks.ODD):
             mention = from_row(marshal.loads(packed))
             assert isinstance(mention, UnreadableMention)
             refuse_unknown_version(mention)
-        for packed in self._look(frame, tasks.CHECKPOINT):
+        for packed in self._collect_packed(frame, tasks.CHECKPOINT):
             partition, *values = marshal.loads(packed)
             told = AuditCheckpoint(*values)
             # Of several tasks the last record of a partition: checkpoints move on.
@@ -94,13 +94,15 @@ class SparkIntake:
 
     def take_progress(self, spans: Spans) -> None:
         frame = self._rows(spans, partial(tasks.progress, self._names))
-        self.named.update(map(marshal.loads, self._look(frame, tasks.NAMED)))
+        self.named.update(map(marshal.loads, self._collect_packed(frame, tasks.NAMED)))
         # Several tasks may have read a partition.
-        for step in sorted(ProgressStep(*marshal.loads(packed)) for packed in self._look(frame, tasks.PROGRESS)):
+        for step in sorted(
+            ProgressStep(*marshal.loads(packed)) for packed in self._collect_packed(frame, tasks.PROGRESS)
+        ):
             self.relays |= numbered(self.relays, step)
 
     def take_discards(self, spans: Spans) -> None:
-        for packed in self._look(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):
+        for packed in self._collect_packed(self._rows(spans, partial(tasks.discards, self._names)), tasks.ODD):
             aside = from_row(marshal.loads(packed))
             if isinstance(aside, AsideMention):
                 self._asides.add_record(aside)
@@ -135,7 +137,7 @@ class SparkIntake:
         plain = raw.withColumn("timestamp", F.unix_millis("timestamp"))
         return plain.mapInArrow(partial(tasks.parsed, parse), tasks.ROWS)
 
-    def _look(self, frame: DataFrame, what: str) -> list[bytes]:
+    def _collect_packed(self, frame: DataFrame, what: str) -> list[bytes]:
         """The rows of one sort. The frame is kept, because its other rows are needed later."""
         if frame not in self._kept:
             self._kept.append(frame.persist())
