@@ -90,6 +90,17 @@ def test_an_idle_relay_passes_no_dead_rows_by_look_for_look(engine, pages):
     rows.close()
 
 
+def test_a_batch_of_a_burst_reads_no_rows_behind_it(engine, pages):
+    """PostgreSQL has no statistics yet, takes 100,000 rows for a few, and would sort all of them for each batch."""
+    with engine.begin() as connection:
+        values = "SELECT 't', 'k', 1 FROM generate_series(1, 100000)"
+        connection.execute(text(f"INSERT INTO txbridge_outbox (topic, key, created_at) {values}"))
+    rows = OutboxRows(engine)
+    assert [row.id for row in (*rows.read_rows(100), *rows.read_beyond(100))] == list(range(1, 201))
+    assert max(pages) < FEW
+    rows.close()
+
+
 @pytest.fixture
 def ask(engine):
     """Ask whether a message may go directly, as a process of a service does."""
