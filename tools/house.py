@@ -22,13 +22,13 @@ _PARTICIPLE = re.compile(
 _DJANGO = {"Command", "Meta", "Migration", "admin"}
 #: Most of each figure. A change may lower a limit, and must not raise it.
 LIMITS = {
-    "lines of the product": 58_159,
-    "lines of the tests": 80_624,
-    "words of the pages": 67_740,
+    "lines of the product": 57_770,
+    "lines of the tests": 80_450,
+    "words of the pages": 67_445,
     "class names that stand for two things": 2,
     "methods of one word, %": 19,
     "methods named by a participle": 0,
-    "file names used three times or more": 4,
+    "file names used three times or more": 2,
 }
 
 

@@ -22,7 +22,7 @@ class OutboxRow(NamedTuple):
     message: Message | None
     #: Never holds the body of the message.
     reason: str | None
-    #: Hash of all that the row has, keyed by the identity of the outbox.
+    #: Hash of the identity of the outbox and all that the row has.
     message_id: str
     #: Its place in the order of the rows.
     place: Any

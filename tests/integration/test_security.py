@@ -34,7 +34,7 @@ from txbridge_sqlalchemy import Outbox, create_table, transactions
 from tests.support import http
 from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
-from tests.support.relays import make_outbox, rows_left
+from tests.support.relays import make_outbox, make_progress
 from tests.support.secure_kafka import SecureKafka, User, print_acls, printed, secure_kafka
 from txbridge import CancelOutcome, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
@@ -220,33 +220,30 @@ def test_answer_checks_with_its_documented_rights(scene: Scene, tmp_path: Path) 
 
 
 def test_a_relay_with_its_documented_rights_and_without_the_one_on_real_topics(scene: Scene, tmp_path: Path) -> None:
-    """A row of a missing topic delays no other. Without the right to see that it is missing, the right is named."""
-    bridge, url, missing = scene.bridge, f"sqlite:///{tmp_path}/app.db", f"{scene.real}-missing"
+    """A row of a missing topic delays no other. Without the right to write to a topic, its row waits and names it."""
+    url, missing = f"sqlite:///{tmp_path}/app.db", f"{scene.real}-missing"
     engine = make_outbox(url)
+    make_progress(scene.secure.plain, scene.bridge.namespace)
 
-    def send_rows(user: User) -> str:
+    def blocked(user: User, topic: str, visible: list[bytes]) -> str:
         with engine.begin() as connection:
             Outbox().add(connection, Message(missing, b"held"), Message(scene.real, b"value"))
         environment = {**os.environ, **scene.environment(user), "TXBRIDGE_DATABASE_URL": url}
-        command = [*PROGRAM, "relay", "--group", GROUP]
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen([*PROGRAM, "relay"], env=environment, stderr=subprocess.PIPE, text=True) as process:
             try:
-                eventually(lambda: rows_left(engine) == 0, 60)
-                process.terminate()
-                return process.communicate(timeout=60)[1]
+                assert process.stderr is not None
+                line = next(line for line in process.stderr if f'"topic": "{topic}"' in line)
+                scene.bridge.wait_visible(scene.real, visible)
             finally:
                 process.kill()
+        return line
 
-    bridge.worker()
-    allowed = scene.user("relay")
-    lacking, right = deprived(scene, "relay", len(scene.rights("relay")) - 1, "DESCRIBE_CONFIGS")
+    row = next(row for row, right in enumerate(scene.rights("relay")) if right.name == scene.real)
+    allowed, (lacking, right) = scene.user("relay"), deprived(scene, "relay", row, "WRITE")
     for user in (allowed, lacking):
         user.grant(replace(right, name=missing))
-    said = send_rows(allowed)
-    bridge.wait_visible(scene.real, [b"value"])
-    assert "real_topic_hidden" not in said
-    assert "AUTHORIZATION_FAILED" not in said
-    assert_named(send_rows(lacking), "DESCRIBE_CONFIGS", right)
+    assert "does not exist" in blocked(allowed, missing, [b"value"])
+    assert_named(blocked(lacking, scene.real, [b"value"]), "WRITE", right)
     engine.dispose()
 
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from txbridge.cli.app import app
+from txbridge.cli.service import serve
+from txbridge.config.worker import WorkerSettings
 from txbridge.interrupts import end_at_hangup
 
 ROOT = Path(__file__).parents[2]
@@ -159,15 +159,12 @@ def test_a_command_that_has_something_to_stop_hears_ctrl_c_itself() -> None:
     assert run(STOPS) == (7, ["stopped"])
 
 
-@pytest.mark.parametrize("program", ["worker", "rocketmq", "answer-checks", "relay"])
-def test_every_service_hears_that_its_terminal_was_closed(program, monkeypatch):
-    """Before anything else, so that a mistake in the options is the end of this test."""
-    handlers = {}
+def test_every_service_hears_that_its_terminal_was_closed(monkeypatch):
+    handlers, sent = {}, []
     monkeypatch.setattr("txbridge.interrupts.signal.signal", lambda number, call: handlers.update({number: call}))
-    CliRunner().invoke(app, [program], env={"TXBRIDGE_BOOTSTRAP_SERVERS": ";"})
-    sent = []
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append((pid, number)))
-    handlers[signal.SIGHUP](signal.SIGHUP, None)
+    monkeypatch.setattr("txbridge.log.configure", lambda *_: None)
+    serve(WorkerSettings(bootstrap_servers="h:1"), lambda: handlers[signal.SIGHUP](signal.SIGHUP, None))
     assert sent == [(os.getpid(), signal.SIGTERM)]
 
 

@@ -42,8 +42,8 @@ def test_an_outbox_without_rows_is_read_less_and_less_often(is_gate_closed, firs
     ("count", "size", "expected"),
     [
         (0, 0, 0),
-        (MOST_ROWS, 0, 1_000),
-        (MOST_ROWS + 1, 0, 1_000),
+        (MOST_ROWS, 0, 5_000),
+        (MOST_ROWS + 1, 0, 5_000),
         # Their bytes are cut by the database.
         (2, MOST_BYTES + 1, 2),
     ],
@@ -53,16 +53,16 @@ def test_the_first_rows_go_together_up_to_a_number(count, size, expected):
 
 
 def test_after_a_time_out_a_quarter_of_them_goes_and_slowly_more_again():
-    of, waiting = BatchCut(), rows(*small(1_000, size=100))
+    of, waiting = BatchCut(), rows(*small(5_000, size=100))
     of.note_timed_out(waiting)
-    assert cut(of, waiting) == list(range(1, 251))
-    of.note_taken(waiting[:250], 0.1)
-    assert len(cut(of, waiting)) == 375
+    assert cut(of, waiting) == list(range(1, 1_251))
+    of.note_taken(waiting[:1_250], 0.1)
+    assert len(cut(of, waiting)) == 1_875
     # Twice in a row: the first row alone.
-    of.note_timed_out(waiting[:375])
-    of.note_timed_out(waiting[:93])
+    of.note_timed_out(waiting[:1_875])
+    of.note_timed_out(waiting[:468])
     assert cut(of, waiting) == [1]
-    while len(taken := of.cut_batch(waiting)) < 1_000:
+    while len(taken := of.cut_batch(waiting)) < 5_000:
         of.note_taken(taken, 0.1)
 
 

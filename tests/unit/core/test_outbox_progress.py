@@ -65,10 +65,10 @@ def test_what_no_relay_writes_is_malformed(value):
         decode_progress(value)
 
 
-def test_an_id_is_a_keyed_hash_of_what_marshal_writes_of_all_parts():
+def test_an_id_is_a_hash_of_the_identity_and_what_marshal_writes_of_all_parts():
     # A tuple of four: numbers of 32 bits, bytes and text with their sizes, None.
     data = b"(\x04\x00\x00\x00" + b"i\x11\x00\x00\x00" + b"s\x02\x00\x00\x00\x00v" + b"N" + b"u\x01\x00\x00\x00k"
-    expected = blake2b(data, digest_size=16, key=IDENTITY).hexdigest().upper()
+    expected = blake2b(IDENTITY + data, digest_size=16).hexdigest().upper()
     assert message_id(IDENTITY, (17, b"\x00v", None, "k")) == expected
     assert (len(expected), hash_of(expected)) == (32, expected[:16])
     # An object that is there twice counts as two that are equal.
