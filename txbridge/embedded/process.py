@@ -22,6 +22,8 @@ _KILL_GRACE_S = 10.0
 # order comes, and the broker would wait for five minutes. Nothing is lost when it is killed instead.
 _WITHOUT_QUORUM_S = 2.0
 _POLL_S = 0.05
+# A signal arrives within a few of these.
+_STATE_S = 0.001
 
 
 class ChildProcess:
@@ -102,7 +104,12 @@ class ChildProcess:
             self.wait()
 
     def pause(self) -> None:
+        """Send SIGSTOP, and return when the program has stopped: the supervisor sends it, some time later."""
         self._send_orders(b"S")
+        stat, until = Path(f"/proc/{self.pid}/stat"), time.monotonic() + _KILL_GRACE_S
+        with contextlib.suppress(OSError):  # not Linux, or it has ended
+            while stat.read_text().rpartition(")")[2].split()[0] not in "TZ" and time.monotonic() < until:
+                time.sleep(_STATE_S)
 
     def resume(self) -> None:
         self._send_orders(b"C")
