@@ -178,22 +178,20 @@ class OutboxRows:
         is_more = rows and self.statements.is_drawn and rows[-1].place < self._gate.bound
         self._beyond = rows[-1].place + 1 if is_more else None
 
-    def _read(
-        self, plain: Executable, beside: Executable, limit: int, most_bytes: int, more: dict[str, Any]
-    ) -> list[OutboxRow]:
-        values = self._values(limit, most_bytes) | more
+    def _read(self, plain: Executable, beside: Executable, values: dict[str, Any]) -> list[OutboxRow]:
         found = self.ask(beside, values).all() if self.blocks else self.ask_often(plain, values)
         return [self._read_row(row) for row in found]
 
     def _read_from(self, first: Any, limit: int, most_bytes: int) -> list[OutboxRow]:
-        return self._read(self.statements.rows, self.statements.rows_beside, limit, most_bytes, {"first": first})
+        values = self._values(limit, most_bytes) | {"first": first}
+        return self._read(self.statements.rows, self.statements.rows_beside, values)
 
     def _read_due(self, limit: int, most_bytes: int) -> list[OutboxRow]:
         statements = self.statements
         if statements.due is None or statements.due_beside is None or time.monotonic() < self._due_at:
             return []
-        values = {"now": statements.time_value(now_ms())}
-        rows = self._read(statements.due, statements.due_beside, limit, most_bytes, values)
+        values = self._values(limit, most_bytes) | {"now": statements.time_value(now_ms())}
+        rows = self._read(statements.due, statements.due_beside, values)
         if len(rows) < limit:
             self._due_at = time.monotonic() + _DUE_EVERY_S
         return rows
