@@ -14,7 +14,7 @@ MOST_ROWS, MOST_BYTES = 5_000, 1024 * 1024
 
 #: Pause (s) between the beginnings of two reads while there are some rows. A Kafka transaction costs the same for one
 #: row as for five hundred, so at 200 rows/s ten of them share one.
-BUSY_PAUSE_S = 0.05
+BUSY_PAUSE_S = 0.065
 #: First pause (s) without rows, and while the newest ones wait for transactions that write: they are soon over.
 _FIRST_PAUSES_S = {False: BUSY_PAUSE_S, True: 0.004}
 #: Longest pause (s) without rows: four short queries a second are a thousandth of a processor.
