@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # py4j closes its sockets to the JVM in finalisers, which may run in another test of the file.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
-        if "own_kafka" in fixtures and _api_of(item) not in {None, APIS[0]}:
-            # A fault of Kafka affects the client's connection, which all APIs share: one API is enough.
+        if fixtures & {"kafka", "own_kafka"} and _api_of(item) not in {None, APIS[0]}:
+            # All APIs share the client's side of Kafka, and unit tests have all of them.
             item.add_marker("long")
         name = getattr(_api_of(item), "__name__", None)
         if any(name in mark.args for mark in item.iter_markers("long_for")):

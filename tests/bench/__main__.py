@@ -23,7 +23,6 @@ from tools.optimised import is_optimised
 
 #: Benches in the order of a whole run: first the short ones with goals, the longest last.
 BENCHES = (
-    "prepare",
     "latency",
     "worker",
     "check_back",
@@ -43,7 +42,6 @@ BENCHES = (
 )
 #: Options of the benches that `--quick` runs. Their ratios have a spread after a few short rounds.
 QUICK: dict[str, dict[str, object]] = {
-    "prepare": {"rounds": 3, "calls": 2_000},
     "latency": {"rounds": 3, "seconds": 2, "warm_up": 5},
     "worker": {"rounds": 3, "transactions": 20_000},
     "check_back": {"rounds": 3, "transactions": 3_000},

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from tests.support.forked import start_program
 
 #: Is a part of secrets that no program may show.
 MARK = "s3cret-MARK"
@@ -17,7 +22,8 @@ _SECRETS = {
 }
 #: A variable that gives Kafka properties with secrets of every kind, without its prefix.
 SECRET_KAFKA = {"KAFKA": json.dumps(_SECRETS)}
-PROGRAM = (sys.executable, "-m", "txbridge.cli.main")
+MODULE = "txbridge.cli.main"
+PROGRAM = (sys.executable, "-m", MODULE)
 #: Every command, with the arguments that it needs. {folder} stands for the test's own folder.
 COMMANDS = {
     "worker": [],
@@ -55,6 +61,18 @@ def run(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def run_txbridge(*arguments: str, timeout: float = 800, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_txbridge(
+    *arguments: str, timeout: float = 800, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Do so with a command of txbridge."""
-    return run([*PROGRAM, *arguments], timeout=timeout, **options)
+    words = [MODULE, *arguments]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start_program(words, os.environ if env is None else env, out, err, cwd)
+        try:
+            code = process.wait(timeout)
+        except BaseException:
+            process.kill()
+            raise
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())

@@ -32,6 +32,7 @@ from typing import Any, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from tests.support.forked import LoggedProgram
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
@@ -124,7 +125,7 @@ class Prepared:
         return text if check_times is None else f"{text},{check_times}"
 
 
-class WorkerProcess(backends.WorkerProcess):
+class WorkerProcess(LoggedProgram):
     """A `txbridge worker` in a process of its own, as an operator starts it."""
 
     def __init__(
@@ -132,7 +133,7 @@ class WorkerProcess(backends.WorkerProcess):
     ) -> None:
         """`failing` is a fault of tests.support.failing_worker."""
         program = ["txbridge.cli.main"] if failing is None else ["tests.support.failing_worker", failing]
-        super().__init__([sys.executable, "-m", *program, "worker", *arguments], log, environment)
+        super().__init__([*program, "worker", *arguments], log, environment)
 
     def fail(self) -> None:
         """Let the fault happen that it was started with."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_table
 
 from tests.support import http
-from tests.support.command_line import PROGRAM
+from tests.support.command_line import MODULE
+from tests.support.forked import start_program
 from tests.support.harness import Bridge
 from tests.support.listeners import Commits
 from tests.support.rocketmq_door import Door
@@ -58,7 +58,7 @@ def all_programs(
     create_table(engine)
     engine.dispose()
     where = (f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}")
-    command = [*PROGRAM, "answer-checks", *where, "--group", group]
+    command = [MODULE, "answer-checks", *where, "--group", group]
     environment = {**os.environ, "TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with ExitStack() as at_last:
@@ -66,7 +66,7 @@ def all_programs(
         worker = bridge.worker(metrics_port=ports[0], **options)
         door = at_last.enter_context(Door(bridge, metrics_port=ports[1]))
         log = at_last.enter_context((folder / "answer-checks.log").open("w"))
-        answering = subprocess.Popen([*command, f"--metrics-port={ports[2]}"], env=environment, stderr=log)
+        answering = start_program([*command, f"--metrics-port={ports[2]}"], environment, stderr=log)
         at_last.callback(answering.wait)
         at_last.callback(answering.kill)
         producer = at_last.enter_context(TransactionProducer("idle", Commits(), settings, namespace=bridge.namespace))

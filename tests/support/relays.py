@@ -18,7 +18,8 @@ from txbridge_sqlalchemy import Outbox, create_outbox, create_table
 from txbridge_sqlalchemy.outbox_table import outbox
 
 from tests.support import http
-from tests.support.command_line import PROGRAM
+from tests.support.command_line import MODULE
+from tests.support.forked import start_program
 from tests.support.harness import Bridge, eventually
 from txbridge import Message
 from txbridge.core.names import Names
@@ -51,17 +52,13 @@ def make_progress(servers: str, namespace: str) -> None:
 @contextmanager
 def relaying(
     bridge: Bridge, url: str, *more: str, fault: str = "", cwd: Path | None = None
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[subprocess.Popen[Any]]:
     """A relay with a fault point. It is killed at the end unless it has ended."""
     make_progress(bridge.bootstrap_servers, bridge.namespace)
     where = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
     ours = {"TXBRIDGE_DATABASE_URL": url, "TXBRIDGE_LOG_FORMAT": "json"}
-    process = subprocess.Popen(
-        [*PROGRAM, "relay", *where, *more],
-        env={**os.environ, **ours, "TXBRIDGE_FAULT_POINT": fault},
-        text=True,
-        cwd=cwd,
-    )
+    environment = {**os.environ, **ours, "TXBRIDGE_FAULT_POINT": fault}
+    process = start_program([MODULE, "relay", *where, *more], environment, cwd=cwd)
     try:
         yield process
     finally:

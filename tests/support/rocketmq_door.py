@@ -25,11 +25,11 @@ from txbridge_rocketmq.access import signature
 from tests.peer.jars import client_class_path
 from tests.peer.native import GO_GRPC, GO_REMOTING, NODE, go_client, node_packages, rust_client
 from tests.support import http
-from tests.support.command_line import PROGRAM
+from tests.support.command_line import MODULE
+from tests.support.forked import LoggedProgram
 from tests.support.harness import Bridge
 from tests.support.line_process import LineProcess
 from txbridge.embedded.java import find_java
-from txbridge.testing import backends
 
 SECRET = "the secret of all doors of a test"
 _PEER = Path(__file__).parents[1] / "peer"
@@ -48,7 +48,7 @@ class Reachable(Protocol):
     def grpc_address(self) -> str: ...
 
 
-class Door(backends.WorkerProcess):
+class Door(LoggedProgram):
     """A `txbridge rocketmq` process, started as by an operator."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Door(backends.WorkerProcess):
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-door-")
         self._metrics_port = metrics_port
-        command = [*PROGRAM, "rocketmq", f"--listen={listen}", *arguments]
+        command = [MODULE, "rocketmq", f"--listen={listen}", *arguments]
         command.append(f"--metrics-port={metrics_port}")
         command += [f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}"]
         # The last one is a variable of another program: prometheus_client would write there.
