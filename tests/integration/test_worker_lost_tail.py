@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.config import producer_config
-from txbridge.kafka.fence import open_fence
+from txbridge.kafka.fenced_producer import FencedProducer
 from txbridge.operations import acknowledge_loss
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.reading import read_offset, read_view
@@ -77,10 +77,10 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         more = bridge.prepare_many(topic, [b"more %d" % number for number in range(4)], partition=0)
         assert not refused.owner.status.serving
         with monkeypatch.context() as patch:
-            patch.setattr(acknowledge_loss, "open_fence", _fenced(times=5))
+            patch.setattr(acknowledge_loss, "FencedProducer", _fenced(times=5))
             with pytest.raises(EnvironmentProblemError, match="workers took partition 0 over from this command 5"):
                 acknowledge(connection, 0, reason="power loss", operator="ann")
-            patch.setattr(acknowledge_loss, "open_fence", _fenced(times=1))
+            patch.setattr(acknowledge_loss, "FencedProducer", _fenced(times=1))
             found = acknowledge(connection, 0, reason="power loss", operator="ann")
         assert found.is_written
         assert f"half messages from offset {lost.offset} up to {lost.offset} are lost" in found.lines
@@ -99,17 +99,18 @@ def test_p3_a_commit_never_delivers_what_has_grown_again_at_its_offset(
         assert not acknowledge(connection, 0, reason="again", operator="ann").is_written
 
 
-def _fenced(*, times: int) -> Callable[..., Producer]:
-    """Make a function that takes the fence. The first `times` calls lose it at once, as to an owner that retries."""
-    taken: list[Producer] = []
+def _fenced(*, times: int) -> type[FencedProducer]:
+    """Make a kind of fence. So many times it is lost as soon as it is taken, as to an owner that tries again."""
+    taken: list[FencedProducer] = []
 
-    def take(*arguments: Any) -> Producer:
-        taken.append(open_fence(*arguments))
-        if len(taken) <= times:
-            open_fence(*arguments)
-        return taken[-1]
+    class Fenced(FencedProducer):
+        def take_fence(self) -> None:
+            super().take_fence()
+            taken.append(self)
+            if len(taken) <= times:
+                FencedProducer(self._kafka, self._transactional_id, self._topic, self._commit_timeout_ms).take_fence()
 
-    return take
+    return Fenced
 
 
 def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:

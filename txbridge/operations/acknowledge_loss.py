@@ -14,21 +14,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaException, Message, Producer
 
 from txbridge.core.checkpoint import Checkpoint, Cut, Mark, offset_headers
 from txbridge.core.names import short_id
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.config import librdkafka_logger
-from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.errors import named
-from txbridge.kafka.failures import FencedError
-from txbridge.kafka.fence import guarded, is_fenced, open_fence
+from txbridge.kafka.failures import AbortedError, FencedError, IndefiniteError, RecordKind, RecordsRefusedError
+from txbridge.kafka.fence import is_fenced
+from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
 from txbridge.kafka.headers import offset_of
 from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.produced_records import ProducedRecords
+from txbridge.kafka.record_failures import Reports
 from txbridge.kafka.state_topics import Bounds, lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops
 from txbridge.operations.commands import check_words
 from txbridge.operations.connection import CLOCK_SKEW_MS, Connection, kafka_errors
@@ -239,14 +239,12 @@ def _write(connection: Connection, partition: int, before: Checkpoint, after: Ch
     """Write the new checkpoint and tombstones of lost entries, in one Kafka transaction under the worker's fence."""
     for _ in range(_TRIES):
         try:
-            _write_once(connection, partition, before, after, gone)
+            return _write_once(connection, partition, before, after, gone)
         except FencedError:
             continue
         except KafkaException as error:
             if not is_fenced(error):
                 raise
-        else:
-            return
     raise EnvironmentProblemError(
         f"workers took partition {partition} over from this command {_TRIES} times: see their logs, then try again"
     )
@@ -256,48 +254,35 @@ def _write_once(
     connection: Connection, partition: int, before: Checkpoint, after: Checkpoint, gone: Sequence[int]
 ) -> None:
     """Raises FencedError, or a KafkaException about the fence, when a worker has taken the partition meanwhile."""
-    names = connection.names
-    watch = EndTxnWatch(librdkafka_logger(), forward_debug=False)
-    transactional_id = names.transactional_id(partition)
-    producer = open_fence(connection.kafka, transactional_id, names.half, _COMMIT_TIMEOUT_MS, watch)
+    names, reports, stored, moved = connection.names, Reports(), list[Message](), ""
+    fenced = FencedProducer(connection.kafka, names.transactional_id(partition), names.half, _COMMIT_TIMEOUT_MS)
+    fenced.take_fence()
     with open_reader(connection, names.half, partition, committed=False) as reader:
         found = _read_offset_topic(connection, partition, reader)
-        if found.checkpoint != before:
-            raise EnvironmentProblemError(
-                f"a worker has written a new checkpoint of partition {partition}: run the command again"
-            )
-    offsets: list[int] = []
-    errors: list[KafkaError] = []
-
-    def on_delivery(error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            offsets.append(offset_of(message))
-        else:
-            errors.append(error)
-
-    def produce(key: bytes, value: bytes | None) -> None:
-        while True:
-            try:
-                producer.produce(
-                    names.offset, value, key, partition, on_delivery=on_delivery, headers=[*offset_headers()]
-                )
-            except BufferError:
-                guarded(producer.poll, 0.1)
-            else:
-                return
-
-    producer.begin_transaction()
-    for offset in gone:
-        produce(names.parked_key(partition, offset), None)
-    produce(names.checkpoint_key(partition), after.encode())
-    guarded(producer.flush, _COMMIT_TIMEOUT_MS / 1000)
-    if errors:
-        raise KafkaException(named(errors[0], "WRITE", f"topic {names.offset}"))
-    if min(offsets) != found.position:
-        # The end came from a former leader of OFFSET: the checkpoint that was read may be an old one.
-        guarded(producer.abort_transaction, _COMMIT_TIMEOUT_MS / 1000)
+    if found.checkpoint != before:
         raise EnvironmentProblemError(
-            f"{names.offset}[{partition}] was read up to offset {found.position}, but it ends at {min(offsets)}: "
-            f"nothing was written, run the command again"
+            f"a worker has written a new checkpoint of partition {partition}: run the command again"
         )
-    guarded(producer.commit_transaction, _COMMIT_TIMEOUT_MS / 1000)
+    new: dict[bytes, bytes | None] = {names.parked_key(partition, offset): None for offset in gone}
+    new[names.checkpoint_key(partition)] = after.encode()
+
+    def fill(producer: Producer) -> None:
+        nonlocal moved
+        records = ProducedRecords(producer, _COMMIT_TIMEOUT_MS / 1000, reports, {})
+        for key, value in new.items():
+            record = (None, names.offset, value, key, partition, 0, offset_headers())
+            records.produce_record(RecordKind.INTERNAL, record, stored.append)
+        records.flush()
+        first = min(map(offset_of, stored))
+        if first != found.position:
+            # The end came from a former leader of OFFSET: the checkpoint that was read may be an old one.
+            moved = (
+                f"{names.offset}[{partition}] was read up to offset {found.position}, but it ends at {first}: "
+                "nothing was written"
+            )
+            raise TransactionFailedError
+
+    try:
+        fenced.commit_records(fill, reports)
+    except (AbortedError, IndefiniteError, RecordsRefusedError) as error:
+        raise EnvironmentProblemError(f"{moved or error}, run the command again") from error
