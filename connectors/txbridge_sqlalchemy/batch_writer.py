@@ -82,6 +82,10 @@ class BatchWriter:
         """Verify the topic of the progress. Raises LayoutError, KafkaUnreachableError."""
         return self._requests.lend_client(lambda admin: verify_relay_topic(admin, self._names))
 
+    def greet_kafka(self) -> None:
+        """Have any broker answer. Thread-safe. Raises KafkaUnreachableError, EnvironmentProblemError."""
+        self._requests.lend_client(lambda admin: KafkaCluster(admin).read_greeting(self._names.outbox))
+
     def find_place(self, identity: str, known: tuple[str | None, int | None]) -> ProgressPlace:
         """Where the progress of this outbox is. `known`: the topic's id and the partition, as the state has them.
 

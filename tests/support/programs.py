@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import create_engine
-from txbridge_sqlalchemy import create_table
+from txbridge_sqlalchemy import create_outbox, create_table
 
 from tests.support import http
 from tests.support.command_line import MODULE
 from tests.support.forked import start_program
 from tests.support.harness import Bridge
 from tests.support.listeners import Commits
+from tests.support.relays import relaying
 from tests.support.rocketmq_door import Door
 from txbridge import TransactionProducer
 from txbridge.embedded.ports import free_port
@@ -52,10 +53,11 @@ def program_on(port: int, pid: int) -> Program:
 def all_programs(
     bridge: Bridge, folder: Path, group: str = "sql", session_timeout: int = 6_000
 ) -> Iterator[dict[str, Program]]:
-    """A worker, a door, `answer-checks` and an idle client, by name."""
-    url, ports = f"sqlite:///{folder}/app.db?timeout=5", [free_port() for _ in range(3)]
+    """A worker, a door, `answer-checks`, an idle relay and an idle client, by name."""
+    url, ports = f"sqlite:///{folder}/app.db?timeout=5", [free_port() for _ in range(4)]
     engine = create_engine(url)
     create_table(engine)
+    create_outbox(engine)
     engine.dispose()
     where = (f"--bootstrap-servers={bridge.bootstrap_servers}", f"--namespace={bridge.namespace}")
     command = [MODULE, "answer-checks", *where, "--group", group]
@@ -69,10 +71,12 @@ def all_programs(
         answering = start_program([*command, f"--metrics-port={ports[2]}"], environment, stderr=log)
         at_last.callback(answering.wait)
         at_last.callback(answering.kill)
+        relay = at_last.enter_context(relaying(bridge, url, f"--metrics-port={ports[3]}"))
         producer = at_last.enter_context(TransactionProducer("idle", Commits(), settings, namespace=bridge.namespace))
         yield {
             "worker": program_on(ports[0], worker.pid),
             "door": program_on(ports[1], door.pid),
             "answer-checks": program_on(ports[2], answering.pid),
+            "relay": program_on(ports[3], relay.pid),
             "client": Program(lambda: "" if producer.is_connected else "not connected"),
         }

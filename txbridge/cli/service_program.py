@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from sqlalchemy import Engine, Executable, Table, select
+from sqlalchemy import Engine, Table, select
 from sqlalchemy.exc import SQLAlchemyError
 from txbridge_sqlalchemy import SqlTransactionListener, transactions
 from txbridge_sqlalchemy.batch_writer import BatchWriter
@@ -31,7 +31,7 @@ from txbridge.backoff import keep_trying
 from txbridge.cli.database import asking, make_engine
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.errors import UsageError
+from txbridge.errors import TxBridgeError, UsageError
 from txbridge.interrupts import AT_START, end_on_signal, hand_over
 from txbridge.log import get_logger
 from txbridge.proof import PROOF_EVERY_S, ProofOfLife
@@ -54,34 +54,38 @@ _MOST_SERIES = 100
 _checks_log, _relay_log = get_logger("txbridge.answer_checks"), get_logger("txbridge.relay")
 
 
-class DatabaseWatch:
-    """Whether `question` is answered, in a thread of its own: a database that hangs must not hold up an answer."""
+class AnswerWatch:
+    """Whether a server answers, asked in a thread of its own: one that hangs must not hold up an answer of ours."""
 
-    def __init__(self, engine: Engine, question: Executable) -> None:
-        self._engine = engine
+    def __init__(self, server: str, question: Callable[[], object]) -> None:
+        self._server = server
         self._question = question
         self._answered = ProofOfLife()
         self._error = ""
 
     def start(self) -> None:
-        threading.Thread(target=self._watch_table, name="txbridge-database", daemon=True).start()
+        threading.Thread(target=self._ask_again, name="txbridge-watch", daemon=True).start()
 
     def list_problems(self) -> list[str]:
         if not self._error and self._answered.is_fresh:
             return []
-        return [f"the database does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
+        return [f"{self._server} does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
 
-    def _watch_table(self) -> None:
+    def _ask_again(self) -> None:
         while True:
             try:
-                with self._engine.connect() as connection:
-                    ask(connection, self._question).first()
-            except SQLAlchemyError as error:
+                self._question()
+            except (SQLAlchemyError, TxBridgeError) as error:
                 self._error = first_line(error)
             else:
                 self._error = ""
                 self._answered.renew()
             time.sleep(PROOF_EVERY_S)
+
+
+def _first_key(engine: Engine, table: Table) -> None:
+    with engine.connect() as connection:
+        ask(connection, select(*table.primary_key).limit(1)).first()
 
 
 @contextmanager
@@ -101,7 +105,7 @@ def service(
 
     Raises UsageError and LocalProblemError.
     """
-    database = DatabaseWatch(engine, select(*table.primary_key).limit(1))
+    database = AnswerWatch("the database", lambda: _first_key(engine, table))
 
     def why_not_ready() -> list[str]:
         return obstacles() + database.list_problems()
@@ -183,9 +187,12 @@ def run_relay(database_url: str, table_name: str, settings: WorkerSettings) -> N
     state, writer = OutboxState(engine, rows), BatchWriter(settings.librdkafka, names)
     metrics = RelayMetrics(registry, rows)
     relay = Relay(rows, state, writer, HalfSettling(settings.librdkafka, names), metrics)
+    # An idle relay asks Kafka nothing, and one that commits learns of an outage after a time-out.
+    kafka = AnswerWatch("Kafka", writer.greet_kafka)
+    kafka.start()
 
     def obstacles() -> list[str]:
-        return [relay.problem] if relay.problem else []
+        return [relay.problem] if relay.problem else kafka.list_problems()
 
     def verify() -> None:
         rows.verify()
