@@ -25,6 +25,7 @@ from txbridge.kafka.errors import UNKNOWN_TOPIC
 from txbridge.kafka.failures import LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
 from txbridge.kafka.fence import guarded
 from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.produced_records import ProducedRecords
 from txbridge.kafka.record_failures import Reports
@@ -120,23 +121,30 @@ class BatchWriter:
         fault_point("takeover.fenced")
         self.position = end = self._commit([], Ownership(owner, batch).encode())
         fault_point("relay.owned")
-        with closing(self._reader(place.partition, committed=True)) as reader:
-            reader.start(position)
-            newest = None
-            try:
-                for message in reader.read_below(end, lambda: False):
-                    if message.key() != identity.encode():
-                        continue
-                    offset = message.offset()
-                    assert offset is not None
-                    newest = self._decode(message) or newest
-                    if isinstance(newest, BatchProgress) and newest.batch > batch:
-                        yield newest, offset + 1
-                        batch = newest.batch
-            except LogGoneError as error:
-                raise TakeOverRefusedError(str(error)) from error
+        newest: Ownership | BatchProgress | None = None
+        try:
+            for newest, behind in self._read_progress(position, end):
+                if isinstance(newest, BatchProgress) and newest.batch > batch:
+                    yield newest, behind
+                    batch = newest.batch
+        except LogGoneError as error:
+            raise TakeOverRefusedError(str(error)) from error
         if not isinstance(newest, Ownership) or newest.owner != owner:
             raise TakeOverRefusedError(f"{topic}[{place.partition}] does not have the record that was written last")
+
+    def find_other_owner(self, owner: str, position: int) -> bool:
+        """Whether the progress behind this offset has an owner that is not this one. Raises as `take_over`."""
+        return any(isinstance(one, Ownership) and one.owner != owner for one, _ in self._read_progress(position, None))
+
+    def _read_progress(self, position: int, end: int | None) -> Iterator[tuple[Ownership | BatchProgress, int]]:
+        """The records of this outbox from an offset up to `end`, None for all, each with the offset behind it."""
+        with closing(self._reader(self._partition, committed=True)) as reader:
+            end = reader.watermarks()[1] if end is None else end
+            reader.start(position)
+            for message in reader.read_below(end, lambda: False):
+                found = self._decode(message) if message.key() == self._identity.encode() else None
+                if found is not None:
+                    yield found, offset_of(message) + 1
 
     def _decode(self, message: Message) -> Ownership | BatchProgress | None:
         """The content of a record, None for one that no relay has written. Raises TakeOverRefusedError."""

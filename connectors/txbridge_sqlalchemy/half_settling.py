@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Producer
 
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 from txbridge.kafka import config
-from txbridge.kafka.errors import named
-from txbridge.kafka.fence import guarded
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.produced_records import store_record
 from txbridge.murmur2 import hash_key
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 
@@ -85,22 +84,7 @@ class HalfSettling:
     def _send(self, producer: Producer, partition: int, entry: DecisionEntry, group: str, source: Source) -> int:
         """Write an END record, and return its offset."""
         value, headers = encode_end([entry], group, source, None)
-        reports: list[tuple[KafkaError | None, Message]] = []
-        given: Any = list(headers)
-        producer.produce(
-            self._names.end,
-            value=value,
-            partition=partition,
-            headers=given,
-            on_delivery=lambda error, message: reports.append((error, message)),
-        )
-        guarded(producer.flush, _FLUSH_TIMEOUT_S)
-        error, message = reports[0]
-        if error is not None:
-            raise KafkaException(named(error, "WRITE", f"topic {self._names.end}"))
-        offset = message.offset()
-        assert offset is not None
-        return offset
+        return store_record(producer, self._names.end, value, partition, headers, _FLUSH_TIMEOUT_S)
 
     def _is_passed(self, reader: PartitionReader, partition: int, end: int) -> bool:
         key = self._names.checkpoint_key(partition)

@@ -47,12 +47,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from txbridge.backoff import Backoff
 from txbridge.client.base.log import report
+from txbridge.errors import TxBridgeError
 from txbridge.failpoints import fault_point
 from txbridge.kafka.failures import (
     AbortedError,
@@ -87,7 +88,7 @@ _WAIT_S = 1.0
 _RETRY_S = 2.0
 #: Seconds after which an idle relay writes to its progress again, long before Kafka deletes what it reads at a start.
 _RENEW_S = 86_400.0
-#: Seconds after which a relay that was fenced by that of a copy tries again: each attempt fences the other one.
+#: Seconds after which a relay that is fenced by that of a copy tries again: each attempt fences the other one.
 _COPY_S = 600.0
 
 
@@ -170,8 +171,8 @@ class Relay:
         except _BlamedError:
             # The rows at fault wait now, and the others do not.
             pass
-        except FencedError as error:
-            self._be_fenced(error)
+        except FencedError:
+            self._be_fenced()
         except Exception as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
             self._fail(error)
         finally:
@@ -376,17 +377,16 @@ class Relay:
         same = (one for one in batch if (one.topic, one.key) == (row.topic, row.key))
         return row if row.key is None else next(same)
 
-    def _be_fenced(self, error: FencedError) -> None:
-        """Find out who has the fence: another relay of this outbox, or one of a copy of the database."""
-        cause = error.__cause__
-        code = cause.args[0].code() if isinstance(cause, KafkaException) else None
+    def _be_fenced(self) -> None:
+        """Find out who has the fence. Kafka itself takes it from a relay that stood still in a transaction."""
+        since = max(self._position, self._writer.position)
         try:
-            owner = self._state.read_state().owner
-        except SQLAlchemyError as failure:
+            is_ours = self._state.read_state().owner == self._owner
+            is_copied = is_ours and self._writer.find_other_owner(self._owner, since)
+        except (SQLAlchemyError, KafkaException, TxBridgeError) as failure:
             self._fail(failure)
             return
-        if owner != self._owner or code == KafkaError.INVALID_PRODUCER_ID_MAPPING:
-            # Another relay, or Kafka has forgotten an id that was idle for a week.
+        if not is_copied:
             report(logging.INFO, "relay_left", table=self._rows.table.name)
             self._rows.close()
             self._ended.wait(_FIRST_PAUSE_S)

@@ -10,10 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txbridge.core.half_message import size_of
 from txbridge.core.names import Headers
-from txbridge.kafka.errors import QUEUE_FULL
+from txbridge.kafka.errors import MSG_TIMED_OUT, QUEUE_FULL, named
 from txbridge.kafka.failures import RecordKind, RecordName
 from txbridge.kafka.fence import guarded
 from txbridge.kafka.fenced_producer import TransactionFailedError
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.record_failures import CONSEQUENCES, Reports
 
 OnStored = Callable[[Message], None]
@@ -113,6 +114,31 @@ class ProducedRecords:
         self._together = {}
         if remaining or not self._reports.are_good:
             raise TransactionFailedError
+
+
+def store_record(
+    producer: Producer, topic: str, value: bytes, partition: int, headers: Headers, timeout_s: float
+) -> int:
+    """Produce one record, and return its offset. Raises KafkaException, with MSG_TIMED_OUT if nobody has answered."""
+    reports: list[tuple[KafkaError | None, Message]] = []
+    producer.produce(
+        topic,
+        value=value,
+        partition=partition,
+        headers=[*headers],
+        on_delivery=lambda error, message: reports.append((error, message)),
+    )
+    error: KafkaError | None = KafkaError(MSG_TIMED_OUT, "no answer")
+    try:
+        guarded(producer.flush, timeout_s)
+        for error, message in reports:
+            if error is None:
+                return offset_of(message)
+    except KafkaException as failure:
+        # Kafka gives not even a producer id to a user without any right to write.
+        error = failure.args[0]
+    assert error is not None
+    raise KafkaException(named(error, "WRITE", f"topic {topic}"))
 
 
 def size_of_record(record: Record) -> int:

@@ -7,15 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaException, Producer
 
 from txbridge.core.decision_record import MAX_ENTRIES, Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.errors import MSG_TIMED_OUT, named
-from txbridge.kafka.fence import guarded
+from txbridge.kafka.errors import MSG_TIMED_OUT
+from txbridge.kafka.produced_records import store_record
 from txbridge.operations.actions import RULES, Action, ActionRule, foretell, outcome_of, refuse
 from txbridge.operations.address import FinishedError, find_target
 from txbridge.operations.causes import GroupStates, cause_if
@@ -268,31 +268,15 @@ def write_end(
     entries = [DecisionEntry(one.half_offset, one.transaction_id, rule.decision, None, reason) for one in messages]
     value, headers = encode_end(entries, group, rule.source, operator)
     topic = connection.names.end
-    reports: list[tuple[KafkaError | None, Message]] = []
     producer = kafka_config.create(Producer, kafka_config.end_producer_config(connection.kafka))
     with kafka_errors(f"writing to {topic}[{partition}]"):
-        producer.produce(
-            topic,
-            value=value,
-            partition=partition,
-            headers=list(headers),
-            on_delivery=lambda error, message: reports.append((error, message)),
-        )
         try:
-            guarded(producer.flush, _FLUSH_TIMEOUT_S)
+            return store_record(producer, topic, value, partition, headers, _FLUSH_TIMEOUT_S)
         except KafkaException as failure:
-            # Kafka gives not even a producer id to a user without any right to write.
-            raise KafkaException(named(failure.args[0], "WRITE", f"topic {topic}")) from failure
-        if not reports:
-            raise EnvironmentProblemError(_unknown(topic, partition, "no answer"))
-        error, message = reports[0]
-        if error is None:
-            offset = message.offset()
-            assert offset is not None
-            return offset
-        if error.code() == MSG_TIMED_OUT:
-            raise EnvironmentProblemError(_unknown(topic, partition, error.str()))
-        raise KafkaException(named(error, "WRITE", f"topic {topic}"))
+            error = failure.args[0]
+            if error.code() != MSG_TIMED_OUT:
+                raise
+            raise EnvironmentProblemError(_unknown(topic, partition, error.str())) from failure
 
 
 def _unknown(topic: str, partition: int, why: str) -> str:

@@ -7,6 +7,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from sqlalchemy import create_engine
 
 from tests.support.harness import eventually
@@ -73,6 +75,25 @@ def test_p3_a_commit_that_is_not_answered(bridge, topic):
         assert rows_left(engine) == 0
         engine.dispose()
     require_exact(bridge, topic, 100)
+
+
+@pytest.mark.long
+def test_p14_a_lone_relay_that_stands_still_until_kafka_has_ended_its_transaction(bridge, topic, url, engine, capfd):
+    """Kafka fences it as another relay would, and nobody has copied its database."""
+    add_rows(engine, topic, range(50))
+    with relaying(bridge, url, fault="commit.flushed@2/SIGSTOP") as relay:
+        wait_stopped(relay, 60)
+        where, latest = TopicPartition(topic, 0), OffsetSpec.latest()
+
+        def end(level):
+            return bridge.admin.list_offsets({where: latest}, isolation_level=level)[where].result(120).offset
+
+        eventually(lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED), 60)
+        relay.send_signal(signal.SIGCONT)
+        wait_relayed(bridge, topic, 50, relay)
+        end_gently(relay)
+    assert "relay_stopped" not in "".join(capfd.readouterr())
+    require_exact(bridge, topic, 50)
 
 
 @pytest.mark.parametrize("point", ["commit.flushed@2", "relay.confirming"])
