@@ -50,6 +50,25 @@ def test_a_sorted_one_grows_at_its_end_only():
         made.put_row(entry(2))
 
 
+def test_rows_that_are_split_off_are_no_longer_counted():
+    made = table(*map(entry, range(4)))
+    made.sort_rows()
+    made.remove_row(2)
+    assert made.split_off(1) == [entry(1), entry(3)]
+    assert (len(made), list(made)) == (1, [entry(0)])
+
+
+def test_a_row_that_becomes_scheduled_is_counted_as_such():
+    entries = OpenMessages()
+    for offset in range(3):
+        entries.add_entry(entry(offset))
+        entries.settle_entry(offset)
+    entries.put_entry(entry(1, state=TransactionState.SCHEDULED, decided=5, deliver_at=7_000))
+    counts = entries.open_counts()
+    assert counts.pending == {"orders": {0: 2}}
+    assert counts.others == {("orders", TransactionState.SCHEDULED): 1}
+
+
 def test_removed_rows_are_given_up_in_the_end():
     made = table(*map(entry, range(30_000)))
     made.sort_rows()
