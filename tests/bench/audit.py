@@ -30,7 +30,7 @@ from tests.bench.feed import memory, say
 from tests.bench.measure import PER_SECOND, Ratio, once
 from tests.corruption.matrix import compare
 from tests.corruption.writer import Writer
-from tests.support.harness import cpu_seconds_in
+from tests.support.harness import cpu_seconds, cpu_seconds_in
 from txbridge.embedded import EmbeddedKafka
 
 #: The goal: an audit takes at most this many times as long as a bare count.
@@ -166,7 +166,7 @@ def _cpu_seconds() -> dict[str, float]:
 
 def _tree_seconds(pid: int) -> float:
     try:
-        own = cpu_seconds_in(Path(f"/proc/{pid}/stat").read_text())
+        own = cpu_seconds(pid)
     except FileNotFoundError:
         return 0.0
     return own + sum(map(_tree_seconds, _children(pid)))

@@ -28,7 +28,7 @@ from tests.bench.feed import memory, say
 from tests.bench.measure import Ratio, once, summary
 from tests.corruption.writer import Writer
 from tests.support.command_line import PROGRAM
-from tests.support.harness import cpu_seconds_in, quiet
+from tests.support.harness import cpu_seconds, quiet
 from txbridge.embedded import EmbeddedKafka
 
 _NAMESPACE, _ALARMS = "follow", "alarms"
@@ -74,9 +74,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
                     f"violation {len(taken)}: {taken[-1]:.1f} s, {memory(pid) / 2**20:,.0f} MiB, {written[0]:,} written"
                 )
                 if len(taken) == _UNMEASURED:
-                    began, spent, written[0] = time.monotonic(), _cpu_seconds(pid), 0
+                    began, spent, written[0] = time.monotonic(), cpu_seconds(pid), 0
             seconds = time.monotonic() - began
-            cores = (_cpu_seconds(pid) - spent) / seconds
+            cores = (cpu_seconds(pid) - spent) / seconds
             peak = memory(pid, "VmHWM") / 2**20
             alarms.close()
     measured = taken[_UNMEASURED:]
@@ -116,10 +116,6 @@ def follower(servers: str, namespace: str, interval: float = INTERVAL) -> Iterat
         finally:
             process.terminate()
             process.wait(_GIVE_UP)
-
-
-def _cpu_seconds(pid: int) -> float:
-    return cpu_seconds_in(Path(f"/proc/{pid}/stat").read_text())
 
 
 def _write(writer: Writer, rate: int, written: list[int], ended: threading.Event) -> None:

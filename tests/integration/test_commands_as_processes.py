@@ -34,6 +34,7 @@ from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
+from txbridge.embedded.state import read_stat
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
@@ -331,12 +332,11 @@ def test_ctrl_c_ends_the_audit_quietly_while_spark_works(
 def alive_in(group: int) -> list[str]:
     """Processes of a process group, without zombies."""
     found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            # The name, in parentheses, may contain blanks. After it come state, parent and group.
-            state, _, its_group = status.read_text().rpartition(")")[2].split()[:3]
+            state, _, its_group = read_stat(process.name)[:3]
             if int(its_group) == group and state != "Z":
-                found.append(status.parent.name)
+                found.append(process.name)
     return found
 
 

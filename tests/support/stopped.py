@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import Any
+
+from txbridge.embedded.state import read_stat
 
 
 def is_stopped(process: subprocess.Popen[Any]) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return read_stat(process.pid)[0] == "T"
 
 
 def wait_stopped(process: subprocess.Popen[Any], timeout: float = 30.0) -> None:

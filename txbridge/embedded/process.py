@@ -13,6 +13,7 @@ from typing import Protocol, Self
 
 from txbridge.deadline import Deadline
 from txbridge.embedded import supervisor
+from txbridge.embedded.state import read_stat
 from txbridge.errors import EnvironmentProblemError
 
 # After SIGKILL the kernel needs milliseconds. A process in an uninterruptible disk wait can take longer, and no program
@@ -106,9 +107,9 @@ class ChildProcess:
     def pause(self) -> None:
         """Send SIGSTOP, and return when the program has stopped: the supervisor sends it, some time later."""
         self._send_orders(b"S")
-        stat, until = Path(f"/proc/{self.pid}/stat"), time.monotonic() + _KILL_GRACE_S
+        deadline = Deadline(_KILL_GRACE_S)
         with contextlib.suppress(OSError):  # not Linux, or it has ended
-            while stat.read_text().rpartition(")")[2].split()[0] not in "TZ" and time.monotonic() < until:
+            while read_stat(self.pid)[0] not in "TZ" and not deadline.is_over:
                 time.sleep(_STATE_S)
 
     def resume(self) -> None:

@@ -47,15 +47,19 @@ class BrokerState:
         return process_identity(self.pid) == self.identity
 
 
+def read_stat(pid: int | str) -> list[str]:
+    """The state of a process (R, S, T, Z, ...) and what follows it in /proc/PID/stat. Raises OSError."""
+    # The name before it may contain anything, also spaces and brackets: read on behind its last bracket.
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
 def process_identity(pid: int) -> str | None:
     """The start time of a process, which a reused id does not share. None if it has ended, or is a zombie."""
     try:
-        # The name in the second field may contain anything, also spaces and brackets: read on behind its last bracket.
-        after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        found = read_stat(pid)
     except OSError:
         return None if Path("/proc/self/stat").exists() else _identity_by_ps(pid)
-    state, start_time = after_name[0], after_name[19]
-    return None if state in "ZX" else start_time
+    return None if found[0] in "ZX" else found[19]
 
 
 def _identity_by_ps(pid: int) -> str | None:
