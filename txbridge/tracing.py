@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+    from opentelemetry.util.types import AttributeValue
 
 #: The header of W3C's Trace Context, which instrumentation of Kafka clients in every language uses, and its companion.
 TRACEPARENT = "traceparent"
@@ -45,7 +46,8 @@ def tracer() -> Tracer | None:
 
 def _provider() -> TracerProvider | None:
     global _is_broken  # noqa: PLW0603
-    if _is_broken or not _may_have_sdk():
+    # Unless the application has imported the library or the environment names an SDK, nothing has set one up.
+    if _is_broken or not ("opentelemetry.trace" in sys.modules or "OTEL_PYTHON_TRACER_PROVIDER" in os.environ):
         return None
     try:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
@@ -58,11 +60,6 @@ def _provider() -> TracerProvider | None:
         _is_broken = True
         return None
     return None if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)) else provider
-
-
-def _may_have_sdk() -> bool:
-    """Whether the application has imported the library, or the environment names an SDK. Nothing else sets one up."""
-    return "opentelemetry.trace" in sys.modules or "OTEL_PYTHON_TRACER_PROVIDER" in os.environ
 
 
 @cache
@@ -89,11 +86,12 @@ def start_span(
     group: str,
     transaction: str,
     started_ms: int | None = None,
+    **more: AttributeValue | None,
 ) -> Span:
     """Start the span of a step of a transaction, with the attributes of OpenTelemetry's conventions and ours.
 
     `transaction` is its short id, because anyone who knows the whole one may decide. A step that is over has begun at
-    `started_ms`.
+    `started_ms`. `more` are attributes of ours, all that are known: a sampler sees only those of the start.
     """
     from opentelemetry.trace import SpanKind  # noqa: PLC0415
 
@@ -109,13 +107,9 @@ def start_span(
             "messaging.destination.name": topic,
             "txbridge.group": group,
             "txbridge.transaction": transaction,
+            **{f"txbridge.{name}": value for name, value in more.items() if value is not None},
         },
     )
-
-
-def place_span(span: Span, partition: int, offset: int) -> None:
-    """Name the half message that the step is about."""
-    span.set_attribute("txbridge.half", f"{partition}:{offset}")
 
 
 def context_of(headers: Iterable[tuple[str, bytes | None]]) -> Context | None:

@@ -94,13 +94,15 @@ class ClientTracing:
         self, tracer: Tracer, context: Context | None, topic: str, partition: int, source: Source, end: Ticket
     ) -> None:
         entry = end.entry
-        transaction = short_id(entry.transaction_id)
-        span = tracing.start_span(tracer, "decide", topic, context, group=self._group, transaction=transaction)
-        span.set_attribute("txbridge.decision", entry.decision.name.lower())
-        span.set_attribute("txbridge.source", source.value)
-        tracing.place_span(span, partition, entry.half_offset)
-        if entry.check_times is not None:
-            span.set_attribute("txbridge.check_times", entry.check_times)
+        span = tracing.start_span(
+            *(tracer, "decide", topic, context),
+            group=self._group,
+            transaction=short_id(entry.transaction_id),
+            decision=entry.decision.name.lower(),
+            source=source.value,
+            half=f"{partition}:{entry.half_offset}",
+            check_times=entry.check_times,
+        )
 
         @_costs_spans
         def over(future: Future[None]) -> None:
@@ -114,7 +116,7 @@ class ClientTracing:
 @_costs_spans
 def _end_prepare(span: Span, result: Prepared | PrepareError) -> None:
     if isinstance(result, Prepared):
-        tracing.place_span(span, result.partition, result.offset)
+        span.set_attribute("txbridge.half", f"{result.partition}:{result.offset}")
     else:
         _failed(span, result)
     span.end()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -103,6 +103,19 @@ def test_attributes_never_hold_the_whole_transaction_id(spans: InMemorySpanExpor
     }
     assert second.attributes["txbridge.decision"] == "commit"
     assert second.attributes["txbridge.source"] == "client"
+
+
+def test_a_sampler_sees_all_attributes_that_are_known_at_the_start(spans: InMemorySpanExporter):
+    at_start: list[dict[str, object]] = []
+    seeing = SpanProcessor()
+    seeing.on_start = lambda span, **_: at_start.append(dict(span.attributes))  # type: ignore[method-assign]
+    trace.get_tracer_provider().add_span_processor(seeing)
+    ClientTracing("group").watch_end(
+        1, Source.CHECK, end := Ticket(DecisionEntry(42, ID, Decision.COMMIT, 2), 5), Message("orders", b"x")
+    )
+    end.settle_with()
+    record_spans(contents(("traceparent", TRACEPARENT)), 1, 1_000, 2_000)
+    assert at_start == [dict(span.attributes) for span in spans.get_finished_spans()]
 
 
 def test_what_was_given_up_is_an_error(spans: InMemorySpanExporter):

@@ -302,9 +302,11 @@ def record_spans(contents: Contents, partition: int, started_ms: int, ended_ms: 
         context = tracing.context_of(half.headers)
         if context is None:
             continue
-        transaction, topic = short_id(half.transaction_id), half.real_topic
         span = tracing.start_span(
-            tracer, "deliver", topic, context, group=half.group, transaction=transaction, started_ms=started_ms
+            *(tracer, "deliver", half.real_topic, context),
+            group=half.group,
+            transaction=short_id(half.transaction_id),
+            started_ms=started_ms,
+            half=f"{partition}:{half.offset}",
         )
-        tracing.place_span(span, partition, half.offset)
         span.end(ended_ms * tracing.NS_PER_MS)
