@@ -124,18 +124,18 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         names = Names(settings.namespace)
 
         connect = partial(create, AdminClient, admin_config(settings.librdkafka))
-        layout = _wait_for_layout(names, settings, self.own_monitor.health)
-        admin = connect()
+        cluster = KafkaCluster.connect(settings.librdkafka)
+        layout = _wait_for_layout(cluster, names, settings, self.own_monitor.health)
         membership = GroupMembership(connect)
-        require_rights(admin, membership, names, settings.app_id)
-        found = KafkaCluster(admin).read_greeting(names.half).brokers
+        require_rights(cluster.admin, membership, names, settings.app_id)
+        found = cluster.read_greeting(names.half).brokers
         addresses = {node: address.rpartition(":") for node, address in found.items()}
         brokers = KeptConnections(settings.librdkafka)
         # One that does not answer is no reason to refuse: the others do its work.
         require_features(brokers.versions_of({node: (host, int(port)) for node, (host, _, port) in addresses.items()}))
         context = PartitionContext(
             kafka=settings.librdkafka,
-            admin=admin,
+            admin=cluster.admin,
             requests=ControllerRequests(connect),
             membership=membership,
             brokers=brokers,
@@ -239,12 +239,11 @@ def create_app(settings: WorkerSettings, monitor: Monitor | None = None, outside
     return app
 
 
-def _wait_for_layout(names: Names, settings: WorkerSettings, health: Health) -> Layout:
+def _wait_for_layout(cluster: KafkaCluster, names: Names, settings: WorkerSettings, health: Health) -> Layout:
     """Wait until the cluster of this process answers, then check the topics.
 
     Raises LayoutError, EnvironmentProblemError.
     """
-    cluster = KafkaCluster.connect(settings.librdkafka)
 
     def ask() -> Layout:
         health.require_cluster(cluster.read_greeting(names.half).cluster_id)
