@@ -196,7 +196,7 @@ async def _serve(
         at_end.callback(server.close)
         server.start(partial(DoorConnection, remoting), remoting.connections)
         rpc_server.start(rpc.make_connection, rpc.connections)
-        questions["/livez"] = lambda: _not_alive(alive)
+        questions["/livez"] = lambda: [] if alive.is_fresh else [f"the event loop has not turned for {alive.age:.0f} s"]
         questions["/readyz"] = lambda: _not_ready(kafka, watch, stopped)
         # What is there by now stays. Each full collection would look at it, for tens of milliseconds.
         gc.freeze()
@@ -254,10 +254,6 @@ async def _beat(alive: ProofOfLife) -> None:
     while True:
         alive.renew()
         await asyncio.sleep(_ALIVE_EVERY_S)
-
-
-def _not_alive(alive: ProofOfLife) -> list[str]:
-    return [] if alive.is_fresh else [f"the event loop has not turned for {alive.age:.0f} s"]
 
 
 def _not_ready(kafka: KafkaConnection, watch: TopicWatch, stopped: asyncio.Event) -> list[str]:

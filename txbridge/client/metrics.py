@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from txbridge.client.decide.decision_batcher import Ticket
@@ -112,11 +111,8 @@ class GroupMetrics:
         if since is not None:
             self._local_seconds.observe(time.monotonic() - since)
         self._decisions.labels(self._group, end.entry.decision.name.lower(), source.value).inc()
-        end.as_future().add_done_callback(self._count_end)
+        end.as_future().add_done_callback(lambda one: (self._given_up if one.exception() else self._acknowledged).inc())
 
     def forget_attempt(self, transaction_id: str) -> None:
         """Stop measuring an attempt, whatever its outcome."""
         self._prepared.pop(transaction_id, None)
-
-    def _count_end(self, end: Future[None]) -> None:
-        (self._acknowledged if end.exception() is None else self._given_up).inc()

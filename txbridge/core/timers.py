@@ -205,7 +205,7 @@ class Timers:
         # The first check of each message that was just read, until it is due: nearly all are decided by then.
         self._first_checks = TimerQueue(self._awaits_first_check, cleaned=False)
         self._exhausted = TimerQueue(self._is_exhausted)
-        self._timers = TimerQueue(self._is_timer)
+        self._timers = TimerQueue(lambda due, offset: entries.timer_of(offset) == due)
         self._by_age = TimerQueue(self._is_aging)
 
     def list_heads(self, until: int | None) -> list[int]:
@@ -277,9 +277,6 @@ class Timers:
     def _is_exhausted(self, due: int, offset: int) -> bool:
         found = self._entries.schedule_of(offset)
         return found is not None and found[0] == due and self._policy.is_exhausted(found[1])
-
-    def _is_timer(self, due: int, offset: int) -> bool:
-        return self._entries.timer_of(offset) == due
 
     def _is_aging(self, expires: int, offset: int) -> bool:
         found = self._entries.schedule_of(offset)

@@ -40,7 +40,10 @@ def workers(view: ClusterView, groups: Mapping[str, Any]) -> Iterator[Finding]:
             "start `txbridge worker`; with an app_id of its own give it here, too (--app-id)",
         )
         return
-    had = {member: _partitions(member, end) for member in group.members}
+    had = {
+        member: {one.partition for one in member.assignment.topic_partitions if one.topic == end}
+        for member in group.members
+    }
     idle = sum(not partitions for partitions in had.values())
     missing = sorted(set(range(view.partitions)) - set().union(*had.values()))
     text = f"{len(had)} alive ({', '.join(sorted({member.host for member in had}))})"
@@ -59,10 +62,6 @@ def workers(view: ClusterView, groups: Mapping[str, Any]) -> Iterator[Finding]:
     else:
         all_of_them = "the only partition" if view.partitions == 1 else f"all {view.partitions} partitions"
         yield ok(Check.WORKERS, f"{text}, and they have {all_of_them}")
-
-
-def _partitions(member: Any, end: str) -> set[int]:
-    return {one.partition for one in member.assignment.topic_partitions if one.topic == end}
 
 
 @dataclass(slots=True)

@@ -242,15 +242,12 @@ NEEDS = (
 
 def lacking(versions: Versions) -> str:
     """The requests that a broker lacks, with the versions that it has; empty when it lacks none."""
+    found = {key: f"{oldest} to {newest}" for key, (oldest, newest) in versions.items()}
     return ", ".join(
-        f"{need.name} {need.version} of Kafka {need.since} ({need.why}; found {_found(versions.get(need.key))})"
+        f"{need.name} {need.version} of Kafka {need.since} ({need.why}; found {found.get(need.key, 'none')})"
         for need in NEEDS
         if need.key not in versions or versions[need.key][1] < need.version
     )
-
-
-def _found(known: tuple[int, int] | None) -> str:
-    return "none" if known is None else f"{known[0]} to {known[1]}"
 
 
 def require_features(brokers: Mapping[int, Versions]) -> None:

@@ -77,7 +77,10 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         # Producers first: they may still be sending decisions. Topics last: a worker would create its own again.
         with ExitStack() as after:
-            after.callback(self._delete_all_topics)
+            # Also those that producers have added.
+            after.callback(
+                lambda: self._delete_topics([*self._topics, *self._cluster.topics_with_prefix(f"{self.namespace}.")])
+            )
             for worker in self.workers:
                 after.callback(worker.stop)
             self._stack.close()
@@ -148,10 +151,6 @@ class Sandbox:
         self._topics[topic] = partitions
         eventually(lambda: self._is_led(topic), _ADMIN_TIMEOUT_S, f"topic {topic} got no leader")
         return topic
-
-    def _delete_all_topics(self) -> None:
-        """Delete the real topics, and all topics of the namespace: producers have added check topics."""
-        self._delete_topics([*self._topics, *self._cluster.topics_with_prefix(f"{self.namespace}.")])
 
     def _is_led(self, topic: str) -> bool:
         sight = self._cluster.read_topics([topic])[topic]

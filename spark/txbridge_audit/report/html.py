@@ -40,7 +40,8 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = _with_code
+    # Marks the `commands` in a text of ours.
+    environment.filters["code"] = lambda text: Markup(re.sub("`(.*?)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
     latencies = {
         name: latency
         for name, latency in (
@@ -73,11 +74,6 @@ def html(report: AuditReport, overview: AuditOverview) -> str:
         duration=duration,
         time=readable_time,
     )
-
-
-def _with_code(text: str) -> Markup:
-    """A text of ours with its `commands` marked."""
-    return Markup(re.sub("`(.*?)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def _verdict(report: AuditReport) -> str:

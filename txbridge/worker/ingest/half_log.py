@@ -317,7 +317,8 @@ class HalfLog:
         judged = 0
         for record in records:
             unread = self._lowest_unread(record)
-            if unread is not None and not self._is_absent(record.offset, unread):
+            # One that this record names is absent for certain if the proof is from after the record.
+            if unread is not None and (record.offset >= self._proof.known or unread < self._proof.end):
                 break
             judged += 1
             self._judged_to = record.offset + 1
@@ -344,10 +345,6 @@ class HalfLog:
                 f"{reader.topic}[{reader.partition}] did not come up to offset {_highest(record) + 1}, nor does a "
                 f"majority of its brokers say who leads it, and that leader that it ends before"
             )
-
-    def _is_absent(self, offset: int, half_offset: int) -> bool:
-        """Whether `half_offset`, which the END record at `offset` names, is proven to be absent."""
-        return offset < self._proof.known and self._proof.end <= half_offset
 
 
 def _memory_of(halves: FreshHalves) -> int:
