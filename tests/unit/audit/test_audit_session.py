@@ -74,6 +74,7 @@ def test_a_session_of_spark_connect_has_our_settings_during_an_audit(remote: Mag
             r"executors have another Python than 3\.\d+: name one of this version with --conf spark\.pyspark\.python",
         ),
         ("Cannot fetch record for offset 7 in 20000 milliseconds", "Kafka did not answer for 20000 ms"),
+        ("Caused by: java.lang.OutOfMemoryError: Java heap space", "give it more .spark-submit --driver-memory"),
         ("Some data may have been lost because they are not available", "retention removed records"),
         (
             "Not authorized to access topics: [orders]",
@@ -87,3 +88,8 @@ def test_a_failure_of_spark_is_one_sentence_that_says_what_to_do(remote: MagicMo
         raise PySparkException(said)
     assert "\n" not in str(refused.value)
     assert str(refused.value).endswith("; see Spark's log")
+
+
+def test_a_jvm_that_has_ended_is_named(remote: MagicMock) -> None:
+    with pytest.raises(CouldNotAuditError, match="Spark's JVM has ended"), session_of(remote):
+        raise ConnectionRefusedError(111, "Connection refused")

@@ -51,6 +51,8 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
 }
 _TASK_ATTEMPTS = 4
+#: The last one is of a JVM that is gone.
+_FAILURES = (PySparkException, Py4JError, ConnectionError)
 #: The JVM of our own session. Nobody waits for an answer meanwhile, so pauses for garbage collection may be long. The
 #: optimising compiler pays from some four million transactions on. Without it 20,000 took 24 s of processor time
 #: instead of 47 (`make corruption`), and a million in a warm JVM 45 s instead of 48 (`make bench ARGS=audit`).
@@ -130,7 +132,7 @@ def _explained(where: str) -> Iterator[None]:
     """Turn failures of Spark into a CouldNotAuditError of one line. `where` says where the details are."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except _FAILURES as error:
         raise CouldNotAuditError(f"{_reason(error)}; {where}") from error
 
 
@@ -186,6 +188,9 @@ _REASONS = {
     r"Some data may have been lost|OffsetOutOfRange|Cannot fetch offset": (
         "retention removed records while they were being read: run the audit again"
     ),
+    r"OutOfMemoryError|Java heap space|Answer from Java side is empty|Connection refused": (
+        "Spark's JVM has ended or has too little memory: give it more (spark-submit --driver-memory 8g)"
+    ),
     r"Cannot fetch record for offset \d+ in (\d+) milliseconds": (
         r"Kafka did not answer for \1 ms during the audit: check the brokers, run it again"
     ),
@@ -224,7 +229,7 @@ def _own_session(progress: Progress) -> Iterator[SparkSession]:
                 yield spark
         finally:
             # Interrupted in the middle of a request, PySpark warns that its JVM may be left behind.
-            with suppress(PySparkException, Py4JError), warnings.catch_warnings(action="ignore"):
+            with suppress(*_FAILURES), warnings.catch_warnings(action="ignore"):
                 spark.stop()
     except CouldNotAuditError as error:
         keep_log = str(log) in str(error)
