@@ -6,7 +6,6 @@ import base64
 import contextlib
 import hashlib
 import hmac
-import math
 import re
 import ssl
 import time
@@ -18,14 +17,11 @@ from pathlib import Path
 
 from txbridge.config.sources import read_toml
 from txbridge.errors import UsageError
+from txbridge.kafka.errors import expires_at
 from txbridge.log import get_logger
 from txbridge_rocketmq.codes import RequestError, ResponseCode, UnauthenticatedError
 from txbridge_rocketmq.command import RemotingCommand
 from txbridge_rocketmq.requests import foreign_part
-
-_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-#: The two times of a certificate's validity in DER, each with its type and length: the years have two digits or four.
-_VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)\d{10,14}Z(?:\x17\x0d|\x18\x0f)(\d{10,14}Z)")
 
 #: Days before the end of a certificate in which the door warns. One for 90 days is renewed 30 days before it, so that
 #: something has failed by then.
@@ -109,18 +105,8 @@ class Certificate(WatchedFiles):
             text = certificate.read_text(errors="replace")
         except (OSError, ssl.SSLError) as error:
             raise UsageError(f"the certificate {certificate} with the key {key} cannot be used: {error}") from None
-        self.expires_at = min(map(_expiry_of, _PEM.findall(text)), default=math.inf)
+        self.expires_at = expires_at(text)
         self.context = context
-
-
-def _expiry_of(pem: str) -> float:
-    found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(pem))
-    if found is None:
-        return math.inf
-    text = found[1].decode()
-    # RFC 5280: 50 is 1950, and 49 is 2049.
-    century = "" if len(text) == 15 else "20" if text < "50" else "19"
-    return datetime.strptime(f"{century}{text}", "%Y%m%d%H%M%S%z").timestamp()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -35,6 +36,7 @@ from tests.support import http
 from tests.support.command_line import PROGRAM, run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, CheckMember, LocalOwner, WorkerProcess, eventually
 from tests.support.relays import make_outbox, make_progress
+from tests.support.rocketmq_door import Door
 from tests.support.secure_kafka import SecureKafka, User, print_acls, printed, secure_kafka
 from txbridge import CancelOutcome, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
@@ -110,17 +112,12 @@ class Scene:
         }
 
     def worker(self, user: User, wait: int = 2, **options: object) -> WorkerProcess:
-        bridge = self.bridge
-        variables = {"TXBRIDGE_KAFKA": json.dumps(user.settings)}
-        servers, bridge.bootstrap_servers = bridge.bootstrap_servers, self.secure.secure
-        before = {name: os.environ.get(name) for name in variables}
-        os.environ.update(variables)
-        try:
-            return bridge.worker(wait=wait, **options)
-        finally:
-            bridge.bootstrap_servers = servers
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        given = {"TXBRIDGE_KAFKA": json.dumps(user.settings)}
+        return self.bridge.worker(wait=wait, environment=given, bootstrap_servers=self.secure.secure, **options)
+
+    def door(self, user: User) -> Door:
+        kafka = SimpleNamespace(bootstrap_servers=self.secure.secure, namespace=self.bridge.namespace)
+        return Door(kafka, *(f"--kafka={name}={value}" for name, value in user.settings.items()))  # type: ignore[arg-type]
 
     def producer(self, user: User, state: LocalTransactionState) -> tuple[TransactionProducer, Listener]:
         listener = Listener(state)
@@ -655,7 +652,7 @@ def test_a_worker_shows_its_password_in_no_log_metric_or_page(scene: Scene) -> N
     started = Path(f"/proc/{worker.pid}/cmdline").read_text()
     worker.stop()
     # A worker with a wrong password logs more errors.
-    wrong = replace(user, password="a-secret-nobody-may-see")
+    wrong = replace(user, settings={**user.settings, "sasl.password": "a-secret-nobody-may-see"})
     refused = scene.worker(wrong, wait=0, **options)
     refused.wait_logged("kafka_unreachable")
     shown += pages(port)

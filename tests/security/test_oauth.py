@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 
-from tests.integration.test_security import GROUP, Listener, Scene, scene  # noqa: F401  (a fixture)
-from tests.support.command_line import run_txbridge
-from tests.support.harness import WorkerProcess, eventually
-from tests.support.rocketmq_door import Door
-from tests.support.secure_kafka import SecureKafka, secure_kafka
+from tests.integration.test_security import Scene, scene  # noqa: F401  (a fixture)
+from tests.support.harness import eventually
+from tests.support.secure_kafka import SecureKafka, User, secure_kafka
 from tests.support.token_endpoint import BROKER, TokenEndpoint
-from txbridge import LocalTransactionState, Message, PrepareError, TransactionProducer
+from txbridge import LocalTransactionState, Message, PrepareError
 
 #: Lifetime of a token (s): long enough for a start, and some of them pass in a test.
 _LIFE_S = 12
@@ -35,17 +32,11 @@ def endpoint() -> Iterator[TokenEndpoint]:
     made.stop()
 
 
-def kafka_of(place: Scene, endpoint: TokenEndpoint, *roles: str) -> dict[str, str]:
-    """Settings of a new client of the endpoint with the rights of roles: Kafka takes its id for the user's name."""
+def new_user(place: Scene, endpoint: TokenEndpoint, *roles: str) -> User:
+    """A new client of the endpoint with the rights of roles: Kafka takes its id for the user's name."""
     user = place.user(*roles)
     tls = {"security.protocol": "sasl_ssl", "ssl.ca.location": user.settings["ssl.ca.location"]}
-    return {**tls, **endpoint.settings(user.name), "bootstrap.servers": place.secure.secure}
-
-
-def start_worker(place: Scene, kafka: dict[str, str], wait: int) -> WorkerProcess:
-    environment = {"TXBRIDGE_KAFKA": json.dumps({name: kafka[name] for name in kafka if name != "bootstrap.servers"})}
-    servers = kafka["bootstrap.servers"]
-    return place.bridge.worker(wait=wait, bootstrap_servers=servers, environment=environment)
+    return replace(user, settings={**tls, **endpoint.settings(user.name)})
 
 
 @pytest.mark.long
@@ -54,15 +45,14 @@ def test_worker_and_client_outlive_their_tokens_and_an_outage_of_the_endpoint(
     endpoint: TokenEndpoint,
 ) -> None:
     bridge, sent = scene.bridge, list[bytes]()
-    worker = start_worker(scene, kafka_of(scene, endpoint, "worker"), wait=2)
-    client = kafka_of(scene, endpoint, "client")
-    listener = Listener(LocalTransactionState.COMMIT_MESSAGE)
+    worker = scene.worker(new_user(scene, endpoint, "worker"))
+    client, _ = scene.producer(new_user(scene, endpoint, "client"), LocalTransactionState.COMMIT_MESSAGE)
 
     def send() -> None:
         producer.send_message_in_transaction(Message(scene.real, b"%d" % len(sent))).wait(120)
         sent.append(b"%d" % len(sent))
 
-    with TransactionProducer(GROUP, listener, client, namespace=bridge.namespace) as producer:
+    with client as producer:
         until = time.monotonic() + 2.5 * _LIFE_S
         while time.monotonic() < until:
             send()
@@ -101,28 +91,25 @@ def test_worker_and_client_outlive_their_tokens_and_an_outage_of_the_endpoint(
 
 
 def test_the_doctor_asks_each_of_its_questions(scene: Scene, endpoint: TokenEndpoint) -> None:  # noqa: F811
-    kafka = kafka_of(scene, endpoint, "doctor", "worker")
-    variables = {**os.environ, "TXBRIDGE_KAFKA": json.dumps(kafka), "TXBRIDGE_NAMESPACE": scene.bridge.namespace}
-    done = run_txbridge("doctor", "--format", "json", "--real-topic", scene.real, env=variables)
+    user = new_user(scene, endpoint, "doctor", "worker")
+    done = scene.cli(user, "doctor", "--format", "json", "--real-topic", scene.real)
     assert done.stderr == ""
     found = [one for one in json.loads(done.stdout)["findings"] if one["level"] not in {"ok", "note"}]
     assert [(one["check"], one["text"][:18]) for one in found] == [("workers", "no worker is alive")]
 
 
 def test_wrong_secret_and_endpoint_away_are_named(scene: Scene, endpoint: TokenEndpoint) -> None:  # noqa: F811
-    right = kafka_of(scene, endpoint, "worker")
+    user = new_user(scene, endpoint, "worker")
+    right = user.settings
     away = {**right, "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token?key=hidden"}
     wrong = {**right, "sasl.oauthbearer.client.secret": "a wrong one"}
     for kafka, reason in ((wrong, "invalid_client"), (away, "Could not connect to server")):
         url = kafka["sasl.oauthbearer.token.endpoint.url"].replace("key=hidden", "***")
-        worker = start_worker(scene, kafka, wait=0)
-        worker.wait_logged("kafka_unreachable")
-        place = SimpleNamespace(bootstrap_servers=kafka["bootstrap.servers"], namespace=scene.bridge.namespace)
-        given = [f"--kafka={name}={value}" for name, value in kafka.items() if name != "bootstrap.servers"]
-        door = Door(place, *given)  # type: ignore[arg-type]
-        door.wait_logged("kafka_unreachable")
-        variables = {**os.environ, "TXBRIDGE_KAFKA": json.dumps(kafka), "TXBRIDGE_NAMESPACE": scene.bridge.namespace}
-        done = run_txbridge("pending", env=variables)
+        user = replace(user, settings=kafka)
+        worker, door = scene.worker(user, wait=0), scene.door(user)
+        for one in (worker, door):
+            one.wait_logged("kafka_unreachable")
+        done = scene.cli(user, "pending")
         logged = (one.events("kafka_unreachable")[0]["error"] for one in (worker, door))
         for text in (*logged, done.stderr.replace("\n", " ")):
             assert reason in text

@@ -63,24 +63,22 @@ class SecureKafka:
         """A new user without any right."""
         chosen = f"{name}-{secrets.token_hex(3)}"
         settings = self.broker.secure.add_user(chosen)
-        return User(self, chosen, settings.pop("sasl.password"), settings)
+        del settings["bootstrap.servers"]
+        return User(self, chosen, settings)
 
 
 @dataclass(frozen=True)
 class User:
-    """A user who connects with TLS and SCRAM."""
+    """A user who connects with TLS, by a password unless the broker wants certificates."""
 
     kafka: SecureKafka
     name: str
-    password: str
-    given: dict[str, str]
+    #: librdkafka's, without bootstrap.servers.
+    settings: dict[str, str]
 
     @property
-    def settings(self) -> dict[str, str]:
-        """librdkafka's settings of the user, without bootstrap.servers."""
-        settings = {**self.given, "sasl.password": self.password}
-        del settings["bootstrap.servers"]
-        return settings
+    def password(self) -> str:
+        return self.settings["sasl.password"]
 
     def grant(self, *rights: Right) -> None:
         bindings = [AclBinding(*self._entry(right, operation)) for right in rights for operation in right.operations]

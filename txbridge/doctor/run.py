@@ -20,9 +20,10 @@ from txbridge.doctor.cluster_view import RETRY_S, ClusterView, Questions, read_c
 from txbridge.doctor.finding import Check, Finding, Report, note, ok, problem, unknown, warning
 from txbridge.errors import KafkaUnreachableError, TxBridgeError
 from txbridge.kafka.acl import Role
-from txbridge.kafka.admin import NO_RIGHT, REQUEST_TIMEOUT_S, UNCLEAN, UNREACHABLE, FoundTopic, Greeting, KafkaCluster
+from txbridge.kafka.admin import NO_RIGHT, REQUEST_TIMEOUT_S, UNCLEAN, FoundTopic, Greeting, KafkaCluster
 from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.descriptors import needed
+from txbridge.kafka.errors import UNREACHABLE
 from txbridge.subject import Subject
 from txbridge.text import counted, duration
 

@@ -17,7 +17,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.config import librdkafka_logger
-from txbridge.kafka.errors import ALL_BROKERS_DOWN, REFUSED, RESOLVE, TIMED_OUT, TRANSPORT, note_cause, unreachable
+from txbridge.kafka.errors import TIMED_OUT, TRANSPORT, UNREACHABLE, is_refused, note_cause, unreachable
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
 #: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.
@@ -35,10 +35,6 @@ _LOOK_S = 0.05
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
-#: Kafka did not answer: trying again later may help.
-UNREACHABLE = frozenset(
-    {TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN, RESOLVE, *REFUSED, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
-)
 #: The user of this connection lacks a right.
 NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 
@@ -205,9 +201,7 @@ class KafkaCluster:
             except KafkaException as failure:
                 error = failure.args[0]
                 self._admin.poll(0)  # an admin client calls error_cb only in poll()
-                cause = self._causes[0]
-                is_refused = cause is not None and cause.code() in REFUSED
-                if is_refused or deadline.is_over or error.code() not in {TIMED_OUT, TRANSPORT}:
+                if is_refused(self._causes[0]) or deadline.is_over or error.code() not in {TIMED_OUT, TRANSPORT}:
                     raise self._translate_error(error, "connect") from None
         return Greeting(
             str(metadata.cluster_id), {node: f"{one.host}:{one.port}" for node, one in metadata.brokers.items()}

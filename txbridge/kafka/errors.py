@@ -6,8 +6,14 @@ Also if another cluster is reached, which stands for none.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import ssl
+import time
 from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -66,16 +72,25 @@ _REMEDIES = (
     ),
     (
         "certificate",
-        "set ssl.ca.location to the authority of the broker's certificate, and use an address that is in it",
+        "the broker's certificate has expired, is not for this address, or is of an authority not in ssl.ca.location",
     ),
     ("mechanism handshake failed", "sasl.mechanism or security.protocol does not fit this port"),
     ("SASL", "check sasl.username and sasl.password"),
     ("Receive failed", "what listens at this port is no Kafka: check the port"),
 )
-#: Errors of a connection that TLS or SASL, or the endpoint of its tokens, refuses: nothing that passes.
+#: Codes of a connection that TLS or SASL, or the endpoint of its tokens, refuses.
 REFUSED = frozenset({AUTHENTICATION, SSL})
+#: Kafka did not answer: trying again later may help.
+UNREACHABLE = frozenset(
+    {TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN, RESOLVE, *REFUSED, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+)
 #: librdkafka has got no token, or has one that the broker does not take (any more).
 _NO_TOKEN = re.compile("OAUTHBEARER token|invalid_token")
+#: A broker's answer to the client's certificate. In TLS 1.3 it follows the handshake, and looks like a lost connection.
+_ALERT = re.compile("alert (bad certificate|certificate|unknown ca)")
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+#: The two times of a certificate's validity in DER, each with its type and length: the years have two digits or four.
+_VALIDITY = re.compile(rb"(?:\x17\x0d|\x18\x0f)\d{10,14}Z(?:\x17\x0d|\x18\x0f)(\d{10,14}Z)")
 #: What librdkafka adds to an error: for how long it has tried, and in which state.
 _HOW_LONG = re.compile(r"(/bootstrap)?(: .*?) \(after .*\)$", re.DOTALL)
 
@@ -91,6 +106,11 @@ def unreadable_batch(error: KafkaError, topic: str, partition: int) -> TakeOverR
 def is_missing_topic(error: BaseException | None) -> bool:
     """Whether this is a broker's answer that there is no such topic."""
     return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def is_refused(error: KafkaError | None) -> bool:
+    """Whether a connection is refused by TLS or SASL: nothing that passes."""
+    return error is not None and (error.code() in REFUSED or _ALERT.search(error.str()) is not None)
 
 
 def is_denied(error: KafkaError) -> bool:
@@ -139,6 +159,25 @@ def token_remedy(user: Mapping[str, Any]) -> str:
     return f"check the token endpoint {url}, the client id and secret of sasl.oauthbearer, and https.ca.location"
 
 
+def expires_at(text: str) -> float:
+    """Until then (s since 1970) all certificates in this text are valid."""
+    ders = map(ssl.PEM_cert_to_DER_cert, _PEM.findall(text))
+    ends = [found[1].decode() for der in ders if (found := _VALIDITY.search(der))]
+    times = (datetime.strptime(end, f"%{'Y' if len(end) == 15 else 'y'}%m%d%H%M%S%z").timestamp() for end in ends)
+    return min(times, default=math.inf)
+
+
+def refused_certificate(user: Mapping[str, Any]) -> str:
+    """What to do when brokers refuse the certificate of a client with these settings: their answer does not say why."""
+    text, file = user.get("ssl.certificate.pem"), user.get("ssl.certificate.location")
+    if not (text or file or user.get("ssl.keystore.location")):
+        return "brokers want a certificate of this client: set ssl.certificate.location and ssl.key.location"
+    with contextlib.suppress(OSError):
+        if expires_at(text or Path(file or "").read_text(errors="replace")) < time.time():
+            return f"this client's certificate has expired: renew {file or 'it'}, and restart this process"
+    return "brokers refuse this client's certificate: restart if the file is new; is its authority in their truststore?"
+
+
 def explain_cause(cause: KafkaError | None, user: Mapping[str, Any]) -> tuple[str, str]:
     """The text of a connection's last error, and what to do about it."""
     protocol = str(user.get("security.protocol", "plaintext")).lower()
@@ -151,5 +190,7 @@ def explain_cause(cause: KafkaError | None, user: Mapping[str, Any]) -> tuple[st
     full = "no answer" if cause is None else cause.str()
     if _NO_TOKEN.search(full):
         return _HOW_LONG.sub(r"\2", full), token_remedy(user)
+    if _ALERT.search(full):
+        return _HOW_LONG.sub(r"\2", full), refused_certificate(user)
     remedies = (remedy for pattern, remedy in _REMEDIES if re.search(pattern, full, re.DOTALL))
     return _HOW_LONG.sub(r"\2", full), next(remedies, "check the address, and whether Kafka runs")

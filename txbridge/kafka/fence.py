@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from txbridge.kafka.config import transactional_producer_config
 from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import FAIL, REFUSED, named, unreachable
+from txbridge.kafka.errors import FAIL, is_refused, named, unreachable
 from txbridge.kafka.failures import FencedError, TakeOverRefusedError, UnendedTransactionError
 
 #: Short, because the caller tries again when Kafka does not answer (s).
@@ -85,7 +85,7 @@ def open_fence(
             producer.list_topics(topic, _CONNECT_TIMEOUT_S)
     except KafkaException:
         producer.poll(0)  # it calls error_cb only in poll()
-        if watch.cause is not None and watch.cause.code() in REFUSED:
+        if is_refused(watch.cause):
             raise unreachable("take-over", kafka, watch.cause) from None
         raise
     try:

@@ -15,8 +15,8 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import REQUEST_TIMEOUT_S, UNREACHABLE, FoundTopic, KafkaCluster, MissingRight
-from txbridge.kafka.errors import is_denied
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S, FoundTopic, KafkaCluster, MissingRight
+from txbridge.kafka.errors import UNREACHABLE, is_denied
 from txbridge.subject import Subject
 from txbridge.topics.verify import LayoutError
 

@@ -60,13 +60,12 @@ def test_rows_that_are_split_off_are_no_longer_counted():
 
 def test_a_row_that_becomes_scheduled_is_counted_as_such():
     entries = OpenMessages()
-    for offset in range(3):
-        entries.add_entry(entry(offset))
-        entries.settle_entry(offset)
+    rows = table(*map(entry, range(3)))
+    rows.sort_rows()
+    entries.adopt_rows(rows)
     entries.put_entry(entry(1, state=TransactionState.SCHEDULED, decided=5, deliver_at=7_000))
     counts = entries.open_counts()
-    assert counts.pending == {"orders": {0: 2}}
-    assert counts.others == {("orders", TransactionState.SCHEDULED): 1}
+    assert (counts.pending, counts.others) == ({"orders": {0: 2}}, {("orders", TransactionState.SCHEDULED): 1})
 
 
 def test_removed_rows_are_given_up_in_the_end():

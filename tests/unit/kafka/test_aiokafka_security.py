@@ -9,55 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.authority import Authority
 from txbridge.errors import UsageError
 from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, aiokafka_auth
 
-#: A certificate by itself for 127.0.0.1, valid from 2020 to 2120, made for these tests and used nowhere else.
-CERTIFICATE = """\
------BEGIN CERTIFICATE-----
-MIIBYzCCAQqgAwIBAgIBATAKBggqhkjOPQQDAjAYMRYwFAYDVQQDDA10eGJyaWRn
-ZSB0ZXN0MCAXDTIwMDEwMTAwMDAwMFoYDzIxMjAwMTAxMDAwMDAwWjAYMRYwFAYD
-VQQDDA10eGJyaWRnZSB0ZXN0MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEuu+k
-Zgrycs341qihYp6hz8+HmQ+p5Y9rVM6+Wqox7B9VBJX/f6u/TmehYm3JImTaYA13
-tHn+W2bevg5gQZAqk6NDMEEwDwYDVR0TAQH/BAUwAwEB/zAdBgNVHQ4EFgQUe/kg
-r2TW7tJ+9xTdchasMjQs7kYwDwYDVR0RBAgwBocEfwAAATAKBggqhkjOPQQDAgNH
-ADBEAiAqqiuPwSLHsd7bswoLSG/f9AQU3Kq+S7R1VhpuPsJE+wIgSsBINmd4eWsk
-yXYwNCLZUN4ahKDd6OhwThwoq9FR/Gw=
------END CERTIFICATE-----
-"""
-KEY = """\
------BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgoZJAjPkDrkANBT76
-HeD7KVsBvMqePyNCnGO2p7sxZ0WhRANCAAS676RmCvJyzfjWqKFinqHPz4eZD6nl
-j2tUzr5aqjHsH1UElf9/q79OZ6FibckiZNpgDXe0ef5bZt6+DmBBkCqT
------END PRIVATE KEY-----
-"""
-#: The same key, encrypted with the password "secret".
-ENCRYPTED_KEY = """\
------BEGIN ENCRYPTED PRIVATE KEY-----
-MIHsMFcGCSqGSIb3DQEFDTBKMCkGCSqGSIb3DQEFDDAcBAhtZh7LNW8nBAICCAAw
-DAYIKoZIhvcNAgkFADAdBglghkgBZQMEASoEECYr65oVfljBr+TBkYNHtqUEgZDc
-cOeXq5Rudu6dqrxUBTr3uxy56JAWvb2ZcE31Bu4HBkqWjdNTUv0KjwTBa2XX/xGj
-3yyLORNY0Wn7vvISo5WRgXdcA/LkgHHGsKhsvb15Wfp7gwaXabqfU5Dv4O9ddsl2
-lYmAM9lwh/yk+b/D/Qs2LqvG1KOuuPaTAZnP3rzKKxnnFomheiVfaEtUHv7qs1I=
------END ENCRYPTED PRIVATE KEY-----
-"""
+#: An authority whose own certificate and key are those of client and server.
+AUTHORITY = Authority("txbridge test")
+CERTIFICATE, KEY, ENCRYPTED_KEY = AUTHORITY.certificate.decode(), AUTHORITY.own_key(), AUTHORITY.own_key("secret")
+FILES = {"certificate.pem": CERTIFICATE, "key.pem": KEY, "encrypted.pem": ENCRYPTED_KEY}
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tls")
-    for name, text in (("certificate", CERTIFICATE), ("key", KEY), ("encrypted", ENCRYPTED_KEY)):
-        (folder / f"{name}.pem").write_text(text, "utf-8")
-    return folder
-
-
-def name_seen(kafka: dict[str, object], files: Path) -> str | None:
+def name_seen(kafka: dict[str, object]) -> str | None:
     """The name in the certificate that a server sees which demands a client's certificate."""
     found = aiokafka_auth({"security.protocol": "ssl", "ssl.ca.pem": CERTIFICATE, **kafka})
     assert found["security_protocol"] == "SSL"
     demanding = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=CERTIFICATE)
-    demanding.load_cert_chain(files / "certificate.pem", files / "key.pem")
+    demanding.load_cert_chain("certificate.pem", "key.pem")
     demanding.verify_mode = ssl.CERT_REQUIRED
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = found["ssl_context"].wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
@@ -71,27 +38,19 @@ def name_seen(kafka: dict[str, object], files: Path) -> str | None:
     return str(name)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": KEY},
-        {"ssl.certificate.pem": CERTIFICATE, "ssl.key.pem": ENCRYPTED_KEY, "ssl.key.password": "secret"},
-        {"ssl.certificate.pem": CERTIFICATE, "ssl.key.location": "key.pem"},
-        {"ssl.certificate.location": "certificate.pem", "ssl.key.pem": KEY},
-        {"ssl.certificate.location": "certificate.pem", "ssl.key.location": "key.pem"},
-        {
-            "ssl.certificate.location": "certificate.pem",
-            "ssl.key.location": "encrypted.pem",
-            "ssl.key.password": "secret",
-        },
-    ],
-    ids=["pem", "pem, encrypted", "key from a file", "certificate from a file", "files", "files, encrypted"],
-)
+@pytest.mark.parametrize("certificate", ["pem", "location"])
+@pytest.mark.parametrize("key", ["key.pem", "encrypted.pem"])
+@pytest.mark.parametrize("how", ["pem", "location"])
 def test_the_broker_sees_the_worker_s_certificate(
-    given: dict[str, object], files: Path, monkeypatch: pytest.MonkeyPatch
+    certificate: str, key: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(files)
-    assert name_seen(given, files) == "txbridge test"
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text, "utf-8")
+    given = {f"ssl.certificate.{certificate}": "certificate.pem", f"ssl.key.{how}": key, "ssl.key.password": "secret"}
+    assert name_seen({name: FILES[value] if name.endswith(".pem") else value for name, value in given.items()}) == (
+        "txbridge test"
+    )
 
 
 def test_no_key_is_left_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

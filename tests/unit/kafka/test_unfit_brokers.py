@@ -10,7 +10,10 @@ from txbridge.kafka.each_broker import lacking, require_features
 from txbridge.kafka.errors import unreachable
 
 NO_TLS = "this port has no TLS, or a proxy has no broker behind it: check the port, and security.protocol"
-AUTHORITY = "set ssl.ca.location to the authority of the broker's certificate, and use an address that is in it"
+AUTHORITY = (
+    "the broker's certificate has expired, is not for this address, or is of an authority not in ssl.ca.location"
+)
+OWN = "brokers want a certificate of this client: set ssl.certificate.location and ssl.key.location"
 BROKER = "sasl_ssl://127.0.0.1:9092"
 UNTRUSTED = "error:0A000086:SSL routines::certificate verify failed"
 CLOSED = "Disconnected: SSL connection closed by peer"
@@ -23,6 +26,11 @@ CLOSED = "Disconnected: SSL connection closed by peer"
         (KafkaError._TRANSPORT, CLOSED, NO_TLS),
         (KafkaError._SSL, f"SSL handshake failed: {UNTRUSTED}: verify that ssl.ca.location is correct", AUTHORITY),
         (KafkaError._SSL, UNTRUSTED, AUTHORITY),
+        (
+            KafkaError._TRANSPORT,
+            "Receive failed: SSL routines::ssl/tls alert bad certificate: SSL alert number 42",
+            OWN,
+        ),
     ],
 )
 def test_the_remedy_does_not_depend_on_where_librdkafka_saw_the_end(code: int, told: str, remedy: str) -> None:

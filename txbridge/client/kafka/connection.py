@@ -18,10 +18,10 @@ from txbridge.client.errors import explain
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import (
     ALL_BROKERS_DOWN,
-    REFUSED,
     TIMED_OUT,
     TRANSPORT,
     explain_cause,
+    is_refused,
     note_cause,
     other_cluster,
 )
@@ -105,7 +105,7 @@ class KafkaConnection:
 
     def explain_error(self, error: KafkaError) -> str:
         """The text of the error of a record, with what to do about it. A refused connection is the cause, if it was."""
-        if self.cause is None or self.cause.code() not in REFUSED:
+        if not is_refused(self.cause):
             return explain(error)
         return f"{error.str()} ({error.name()}): {'; '.join(explain_cause(self.cause, self._settings))}"
 
