@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.integration.test_security import GROUP, Scene, scene  # noqa: F401  (a fixture)
+from tests.integration.test_security import Scene, scene  # noqa: F401  (a fixture)
 from tests.integration.test_unreachable_kafka import refusal
 from tests.support.authority import PASSWORD, Authority
 from tests.support.harness import eventually
@@ -130,7 +131,8 @@ def test_all_go_on_while_certificates_change_and_end(scene: Scene, secure: Mutua
         send()
         wait_delivered()
         # It ends, and every connection with it.
-        secure.present(secure.new, seconds=3)
+        secure.present(secure.new, seconds=10)
+        time.sleep(10)
         secure.broker.restart()
         worker.wait_logged("certificate has expired", 60)
         with pytest.raises(PrepareError, match="the broker's certificate has expired, is not for this address, or"):
