@@ -264,7 +264,9 @@ def _start(folder: Path, log: Path) -> SparkSession:
     _own[folder] = gateway.proc
     # The tasks run in this Python, which has pyarrow, not in the first one of the user's PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    SparkContext(conf=conf, gateway=gateway)
+    context: Any = SparkContext(conf=conf, gateway=gateway)
+    # It would print a stack trace when the JVM is gone.
+    context._accumulatorServer.handle_error = lambda *_: None  # noqa: SLF001
     # The last act of SparkContext's constructor is to set a handler of its own. That one sends the JVM a request
     # while another answer is being read, and both fail.
     if threading.current_thread() is threading.main_thread():
