@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from txbridge_audit import AuditReport, run_audit
+from txbridge_audit.audit import AuditEngine
 from txbridge_audit.engines.spark.spark_session import kill_session
 from txbridge_audit.errors import CouldNotAuditError
 
@@ -235,7 +236,7 @@ async def _run_flights(
 def _audit(servers: str, console: Console) -> AuditReport:
     with console.status("audit") as status:
         try:
-            return run_audit(servers, progress=lambda text: status.update(f"audit: {text}"))
+            return run_audit(servers, engine=AuditEngine.SPARK, progress=lambda text: status.update(f"audit: {text}"))
         except CouldNotAuditError as error:
             # This error is of another package, which does not use our base class.
             raise EnvironmentProblemError(f"the demo ran, but could not be audited: {error}") from error
@@ -277,7 +278,7 @@ def print_summary(report: DemoReport, folder: Path, console: Console) -> None:
     killed = "" if report.worker_killed is None else ", with a worker killed on the way"
     console.print(
         f"{report.committed_per_second:,} committed transactions a second{killed}; "
-        f"{report.seconds} s in all, audit included"
+        f"{report.seconds} s in all, the audit by PySpark included"
     )
     console.print(
         f"That is the asyncio client with {_TASKS:,} sends in flight, in one process that also parses the flights, "

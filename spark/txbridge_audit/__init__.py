@@ -38,7 +38,8 @@ if not TYPE_CHECKING:  # else a type checker would accept any name as an attribu
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        with needs("audit", f"{name} of {__name__} needs packages of the audit"):
+        extra = "audit-spark" if _HOMES[name] == "notebook" else "audit"
+        with needs(extra, f"{name} of {__name__} needs packages of the audit"):
             found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = found
         return found

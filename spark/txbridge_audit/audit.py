@@ -20,9 +20,10 @@ from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics
-from txbridge_audit.engines.local.run import audit_in_full, until_leaders_stay
+from txbridge_audit.engines.local.local_rows import MEMORY, local_audit
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
+from txbridge_audit.engines.run import until_leaders_stay
 from txbridge_audit.engines.violations_topic import Alarms, existing_partitions
 from txbridge_audit.errors import CouldNotAuditError, ElectionError, KafkaAwayError
 from txbridge_audit.judge.facts import AuditLimits, TopicPartition
@@ -35,9 +36,8 @@ if TYPE_CHECKING:  # the engine without Java needs no Spark
     from pyspark.sql import SparkSession
 
 #: Number of half messages up to which the local engine is chosen, if no engine is. Offsets are counted instead of
-#: messages. It takes 50 to 60 us of a processor for each, so these take 15 to 20 s: about as long as Spark takes to
-#: start and plan. And it keeps 1.5 KiB for each, 510 MiB in all.
-LOCAL_MOST = 300_000
+#: messages. It takes 25 to 30 us of a processor for each, on one of them. Spark takes 45, and starts for 15 s.
+LOCAL_MOST = 1_000_000
 #: Seconds from the end of a step to the beginning of the next, unless the user says otherwise. Beside 2,000
 #: transactions a second a violation was raised after 0.7 s, and after 8 s with pauses of 2 s, whose steps are larger.
 #: Both took a quarter of a processor. Beside 20 a second it costs 0.05 instead of 0.02 processors.
@@ -71,6 +71,7 @@ def run_audit(
     selection: AuditSelection | None = None,
     settle_timeout: float = SETTLE_TIMEOUT,
     limits: AuditLimits | None = None,
+    memory: int = MEMORY,
     ledger_path: str | None = None,
     continued: bool = False,
     with_overview: bool = False,
@@ -87,7 +88,8 @@ def run_audit(
     Spark, a session is started and stopped.
 
     `settle_timeout` is the number of seconds that each cut waits for open Kafka transactions. Records that these hide
-    after that are not judged, and are a finding. `limits` are the workers' settings on which STUCK depends.
+    after that are not judged, and are a finding. `limits` are the workers' settings on which STUCK depends. The local
+    engine keeps `memory` MiB of what it has read in memory, and the rest in a temporary file.
 
     `ledger_path` is a new folder, or a URI that Spark can write to, for the ledger. With `continued`
     it is a folder of this machine, and may be the ledger of an earlier `continued` audit. Then the local engine reads
@@ -118,8 +120,6 @@ def run_audit(
         ledger_path = place.resolved(ledger_path)
         if folder is not None:
             place.prepare_folder(folder)
-    if ledger_path is not None:
-        place.refuse_without_library()
     source = _connected(bootstrap_servers, namespace, kafka_options, progress)
     if continued and folder is not None:
         return continue_once(source, folder, plan)
@@ -127,7 +127,7 @@ def run_audit(
     chosen = wanted or fitting_engine(source.cluster, source.partitions[source.names.half], progress)
     if chosen is AuditEngine.LOCAL:
         return until_leaders_stay(
-            progress, lambda: audit_in_full(source, plan, ledger=folder, with_overview=with_overview)
+            progress, lambda: local_audit(source, plan, ledger=folder, with_overview=with_overview, memory=memory)
         )
     # Only here: Spark takes a second to load.
     from txbridge_audit.engines.spark.spark_audit import spark_audit  # noqa: PLC0415
@@ -164,7 +164,6 @@ def follow(
     """
     by_spark = engine is AuditEngine.SPARK
     folder = place.continued_folder(AuditSelection(), ledger_path, by_spark=by_spark, with_overview=False)
-    place.refuse_without_library()
     source = _connected(bootstrap_servers, namespace, kafka_options, progress)
     if violations_topic is not None:
         existing_partitions(source.cluster, violations_topic)

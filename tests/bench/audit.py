@@ -22,7 +22,7 @@ from txbridge_audit import run_audit
 from txbridge_audit.cluster.cuts import Range, ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings, kafka_settings
-from txbridge_audit.engines.spark.intake import READ_COMMITTED, read
+from txbridge_audit.engines.spark.spark_rows import read
 from txbridge_audit.engines.spark.spark_session import spark_session
 from txbridge_audit.judge.facts import TopicPartition
 
@@ -129,13 +129,13 @@ def _bare(spark: SparkSession, servers: str) -> int:
     """Count the records in all topics of the cluster that are not Kafka's own. `spark` has Spark's defaults."""
     topics = _topics(AuditedCluster(kafka_settings(servers)))
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", ",".join(topics))
-    return reader.option("kafka.isolation.level", READ_COMMITTED).load().count()
+    return reader.option("kafka.isolation.level", "read_committed").load().count()
 
 
 def _tuned(spark: SparkSession, servers: str) -> int:
     """Count the same records with the audit's way of reading. `spark` is set up like the audit's."""
     settings = kafka_settings(servers)
-    return read(spark, settings, _spans(settings), READ_COMMITTED).count()
+    return read(spark, settings, _spans(settings), committed=True).count()
 
 
 def _spans(settings: KafkaSettings) -> dict[TopicPartition, Range]:

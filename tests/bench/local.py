@@ -30,7 +30,7 @@ _BATCH = 5_000
 
 OPTIONS = {
     "rounds": (3, "audits of each"),
-    "transactions": ([100, 100_000, 300_000], "sizes, each a namespace of its own, with two real topics"),
+    "transactions": ([100, 100_000, 1_000_000], "sizes, each a namespace of its own, with two real topics"),
     "topics": (1_000, "real topics of one more namespace; 0: none"),
     "spread": (3_000, "transactions over these"),
     "zeros": (0, "records of one more namespace that take 42 kB in Kafka, and unpack to 45 MB"),

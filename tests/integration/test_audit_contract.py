@@ -30,7 +30,7 @@ from tests.support.audit_terms import (
     Half,
     Record,
 )
-from tests.support.harness import eventually
+from tests.support.harness import Bridge, eventually
 from tests.support.module_fixtures import module_kafka
 from txbridge.embedded import EmbeddedKafka
 
@@ -281,14 +281,17 @@ def test_range_of_time_and_chosen_topics(kafka: EmbeddedKafka, audit: Audit, mon
     time.sleep(0.05)
     mark = time.time_ns() // 1_000_000
     time.sleep(0.05)
-    new, elsewhere = log.half(), log.half(topic=FORWARDED)
+    new, elsewhere, _ = log.half(), log.half(topic=FORWARDED), log.several(ORDERS, FORWARDED)
     for half in (new, elsewhere):
         log.end(half, COMMIT)
         log.deliver(half)
     log.transaction(log.progress(PLAIN, half=0), log.progress(PASSED, half=0))
     since = audit(log, selection=AuditSelection(since=mark))
-    assert (since.transactions, since.delivered, since.clean, dict(since.findings.by_kind)) == (2, 2, True, {})
+    assert (since.transactions, since.delivered, since.clean, dict(since.findings.by_kind)) == (3, 2, True, {})
     assert since.cuts[log.names.half]["0"]["start"] == new.offset
+    alone = audit(log, selection=AuditSelection(since=mark, topics=frozenset({log.real(ORDERS)})))
+    assert (alone.transactions, alone.clean, alone.strict_exit_code) == (1, True, 1)
+    assert [entry.says[:31] for entry in alone.findings.listed] == ["1 transactions to several topic"]
     until = audit(log, selection=AuditSelection(until=mark, topics=frozenset({log.real(ORDERS)})))
     assert (until.transactions, until.delivered, until.fates["LEAKED"]) == (2, 1, 1)
     assert log.real(FORWARDED) not in until.cuts
@@ -298,6 +301,21 @@ def test_range_of_time_and_chosen_topics(kafka: EmbeddedKafka, audit: Audit, mon
     log.delete_records(log.names.half, PLAIN, new.offset)
     with pytest.raises(CouldNotAuditError, match=r"retention has left nothing before .*HALF_TOPIC/0.* a later --since"):
         audit(log, selection=AuditSelection(since=mark - 1_000))
+
+
+def test_a_visible_record_that_cannot_be_read_is_a_blindness(kafka: EmbeddedKafka, audit: Audit) -> None:
+    """Somebody writes a second copy and a forged record, each with a header whose name is not UTF-8."""
+    log, bridge = KafkaLog(kafka.bootstrap_servers), Bridge(kafka.bootstrap_servers, "undecodable")
+    half = log.half()
+    log.end(half, COMMIT)
+    log.deliver(half)
+    for copy in (log.copy(half), log.copy(replace(half, id="F" * 32))):
+        bridge.produce_undecodable(copy.topic, copy.value or b"", copy.headers, copy.partition, copy.key)
+    log.transaction(log.progress(PLAIN, half=1))
+    report = audit(log)
+    assert (report.violations.total, report.clean, report.exit_code) == (0, False, 1)
+    assert dict(report.findings.by_kind) == {"BLIND": 2}
+    assert {place.role for entry in report.findings.listed for place in entry.evidence} == {"record"}
 
 
 def test_two_namespaces_share_a_real_topic(kafka: EmbeddedKafka, audit: Audit) -> None:

@@ -21,7 +21,7 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines.gather import AuditedTopics
-from txbridge_audit.engines.local.run import audit_in_full
+from txbridge_audit.engines.local.local_rows import local_audit
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
@@ -174,13 +174,13 @@ def test_a_full_disk_is_named_and_loses_no_step(kafka: EmbeddedKafka, tmp_path: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, unlimited[1]))
     try:
         with pytest.raises(CouldNotAuditError, match=r"cannot be written .*: check the disk"):
-            audit_in_full(source, plan_of(log), ledger=whole, with_overview=False)
+            local_audit(source, plan_of(log), ledger=whole, with_overview=False)
         with pytest.raises(CouldNotAuditError, match=r"cannot be kept there .*: check the folder and the disk"):
             continue_once(source, steps, plan_of(log))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     assert list(whole.iterdir()) == []
-    assert audit_in_full(source, plan_of(log), ledger=whole, with_overview=False).transactions == 51
+    assert local_audit(source, plan_of(log), ledger=whole, with_overview=False).transactions == 51
     assert continue_once(source, steps, plan_of(log)).transactions == 51
 
 

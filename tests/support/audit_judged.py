@@ -1,4 +1,4 @@
-"""A log in memory, judged by the audit's own judge: no Spark, no Kafka."""
+"""A log in memory, judged transaction by transaction: no Spark, no Kafka, and none of the tasks of the engines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention,
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint, check_mention, discard_mention
+from txbridge_audit.report.entries import entry_of
 from txbridge_audit.report.model import AuditReport
-from txbridge_audit.report.sums import OddRecords, Sums
+from txbridge_audit.report.sums import OddRecords, Sums, contribution_of
 
 from tests.support.audit_terms import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Half, Log, Record
 from txbridge.core.names import Names
@@ -178,7 +179,10 @@ class Judged:
         """The sums over the verdicts, without the records that have no transaction."""
         sums = Sums(self.names)
         for verdict in self.verdicts:
-            sums.add_verdict(verdict)
+            sums.count_alike(contribution_of(verdict))
+            for kind in verdict.kinds:
+                sums.entries.list_entry(entry_of(self.names, verdict, kind))
+            sums.strays += verdict.case.strays
         return sums
 
     @cached_property

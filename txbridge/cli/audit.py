@@ -16,8 +16,8 @@ def audit(cluster: ClusterOptions, options: AuditOptions) -> None:
 
     Exit code 0: clean; 1: violations, or findings with --strict; 2: the audit failed.
     """
-    # Only here: Spark is an extra, and no other command should pay for its import.
-    with needs("audit", "the audit runs on PySpark"):
+    # Only here: Arrow is an extra, and no other command should pay for its import.
+    with needs("audit", "the audit works on Arrow batches"):
         from txbridge.cli import audit_program  # noqa: PLC0415
     settings = cluster.load_settings()
     with about(settings), needs("audit", "the page of an audit has a template"):

@@ -38,6 +38,9 @@ class AuditOptions:
             "verdicts are the same."
         ),
     ] = None
+    memory: Annotated[
+        int, typer.Option(metavar="MIB", min=1, help="MiB of records in memory before the local engine uses the disk.")
+    ] = 256
     ledger: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write one row per transaction to this new folder or URI.")
     ] = None

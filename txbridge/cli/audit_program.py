@@ -84,6 +84,7 @@ def _run(options: AuditOptions, settings: WorkerSettings) -> int:
                 selection=selection,
                 limits=limits_of(settings, options.transaction_check_max, options.transaction_max_age),
                 engine=_engine(options),
+                memory=options.memory,
                 ledger_path=options.ledger,
                 continued=options.continued,
                 with_overview=options.html is not None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import methodcaller
-from typing import cast
 
 from confluent_kafka import Message
 
@@ -14,6 +13,7 @@ from txbridge.core.names import Headers
 #: `message.headers()`, but called in a way that Python always checks. For a name that is not UTF-8 the method returns a
 #: broken list and leaves its exception pending. Python's specialised calls do not check for it: it is raised later on.
 _raw_headers = methodcaller("headers")
+_UNDECODABLE = "the name of a header is not UTF-8; the headers cannot be copied"
 
 
 def offset_of(message: Message) -> int:
@@ -25,22 +25,25 @@ def offset_of(message: Message) -> int:
 
 def headers_of(message: Message) -> Headers:
     """Headers of a consumed record. Raises MalformedRecordError when they cannot be decoded."""
-    try:
-        return cast("Headers", _raw_headers(message) or ())
-    except (SystemError, UnicodeDecodeError):
-        # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
-        raise MalformedRecordError("the name of a header is not UTF-8; the headers cannot be copied") from None
+    # confluent-kafka decodes the names, and fails in this way. Kafka itself takes any bytes.
+    [found] = headers_of_all([message])
+    if isinstance(found, MalformedRecordError):
+        raise found
+    return found
 
 
 def headers_of_all(messages: Iterable[Message]) -> list[Headers | MalformedRecordError]:
     """Headers of each record, or the error when they cannot be decoded."""
     found: list[Headers | MalformedRecordError] = []
-    for message in messages:
+    # Each record is asked once: a second time, the method returns the broken list without an error.
+    rest = map(_raw_headers, messages)
+    while True:
         try:
-            found.append(headers_of(message))
-        except MalformedRecordError as error:
-            found.append(error)
-    return found
+            found.extend(headers or () for headers in rest)
+        except (SystemError, UnicodeDecodeError):
+            found.append(MalformedRecordError(_UNDECODABLE))
+        else:
+            return found
 
 
 def copyable_headers(message: Message) -> Headers:

@@ -10,7 +10,7 @@ from typing import Any
 
 from txbridge.core.names import Names
 from txbridge_audit.cluster import facts
-from txbridge_audit.cluster.cuts import AuditCut, Ends, Range
+from txbridge_audit.cluster.cuts import Ends, Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, HalfFacts, TopicPartition
@@ -42,20 +42,18 @@ class Seen:
     #: See judge.facts.Facts.
     relays: Mapping[int, Numbering] = dataclasses.field(default_factory=dict)
 
-    def start_of(
-        self, partitions: Collection[TopicPartition], starts: Ends, *, whole: bool
-    ) -> dict[TopicPartition, int]:
+    def start_of(self, starts: Ends, *, whole: bool) -> dict[TopicPartition, int]:
         """Offsets to read from. With `whole` raises CouldNotAuditError where retention has removed unread records."""
         chosen = {}
-        for key in partitions:
-            position = self.positions.get(key, starts[key])
-            if whole and starts[key] > position:
+        for key, start in starts.items():
+            position = self.positions.get(key, start)
+            if whole and start > position:
                 raise CouldNotAuditError(
-                    f"retention has removed {key[0]}/{key[1]} from {position} to {starts[key]}, which no audit has "
+                    f"retention has removed {key[0]}/{key[1]} from {position} to {start}, which no audit has "
                     "read: the fate of these transactions is not known; begin a new ledger, and audit "
                     "more often than records expire"
                 )
-            chosen[key] = max(position, starts[key])
+            chosen[key] = max(position, start)
         return chosen
 
 
@@ -112,10 +110,21 @@ class PastAudit:
     #: High watermarks that the cuts of partitions with an open Kafka transaction did not reach.
     targets: Ends
 
-    def cut_of(self, partitions: Collection[TopicPartition]) -> AuditCut:
-        """The cut of these partitions."""
-        unsettled = {key: target for key, target in self.targets.items() if key in partitions}
-        return AuditCut({key: self.spans[key].end for key in partitions}, unsettled)
+    def begin(self, starts: Ends) -> dict[TopicPartition, int]:
+        """Where the records begin that were read then and are still there."""
+        return {key: min(max(self.spans[key].start, start), self.spans[key].end) for key, start in starts.items()}
+
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of then, as far as a cut has waited for them. See Offsets."""
+        return {key: self.targets.get(key, self.spans[key].end) for key in partitions}
+
+    def stable_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The cut of then. See Offsets."""
+        return {key: self.spans[key].end for key in partitions}
+
+    def lost_of(self, key: TopicPartition, spans: Mapping[TopicPartition, Range]) -> int:
+        """The number of offsets that retention has removed since."""
+        return spans[key].start - self.spans[key].start
 
     def refuse_changed(self, namespace: str, cluster: AuditedCluster, internal: Collection[TopicPartition]) -> None:
         """Raise CouldNotAuditError when the topics are others now, so that the offsets mean nothing any more."""

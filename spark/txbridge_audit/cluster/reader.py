@@ -1,11 +1,14 @@
-"""Records of Kafka topics between fixed offsets, read once with confluent-kafka."""
+"""Records of Kafka topics between fixed offsets as Arrow batches, read once with confluent-kafka."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from operator import methodcaller
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -17,8 +20,18 @@ from txbridge_audit.cluster.kafka_admin import kind_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.record import HIDDEN_NAME
 
+#: The columns of a batch: those of Spark's Kafka source, but the timestamp is in ms.
+RAW: Any = pa.schema(
+    [
+        *(("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64())),
+        *(("timestampType", pa.int32()), ("key", pa.binary()), ("value", pa.binary())),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+#: Records of a batch, and the bytes of values from which on it takes no more. An array of Arrow holds 2 GiB.
+_RECORDS, _BYTES = 8_000, 64 * 1024 * 1024
 #: Seconds without any record before the end of all partitions. An election takes up to ten (broker.session.timeout.ms
 #: is 9 s), and librdkafka's own requests time out in a minute; a cluster that is silent for longer is named.
 SILENCE = 40.0
@@ -33,8 +46,8 @@ _FETCH_ON_MS, _END_WAIT_MS = 10, 10
 
 def read(
     settings: KafkaSettings, spans: Mapping[TopicPartition, Range], *, committed: bool, may_vanish: bool = False
-) -> Iterator[KafkaRecord]:
-    """The records of the spans, those of a partition in their order.
+) -> Iterator[Any]:
+    """The records of the spans in batches with the columns of RAW, those of a partition in their order.
 
     `committed` hides those of aborted Kafka transactions. If retention removes records while they are read, the audit
     fails; with `may_vanish` they are skipped. Then only records that are there prove anything.
@@ -61,20 +74,31 @@ def read(
     )
     try:
         consumer.assign([KafkaPartition(*key, span.start) for key, span in wanted.items()])
-        yield from _until_the_ends(consumer, wanted)
+        waiting: list[Message] = []
+        size = 0
+        for messages in _until_the_ends(consumer, wanted):
+            waiting += messages
+            size += sum(map(len, messages))
+            if len(waiting) >= _RECORDS or size >= _BYTES:
+                yield batch_of(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield batch_of(waiting)
     except KafkaException as error:
         raise kind_of(error.args[0])(f"Kafka cannot be read: {error}") from error
     finally:
         consumer.close()
 
 
-def _until_the_ends(consumer: Consumer, wanted: Mapping[TopicPartition, Range]) -> Iterator[KafkaRecord]:
+def _until_the_ends(consumer: Consumer, wanted: Mapping[TopicPartition, Range]) -> Iterator[list[Message]]:
+    """The messages within the spans, as they come."""
     open_ends = {key: span.end for key, span in wanted.items()}
     deadline = time.monotonic() + SILENCE
     while open_ends:
         done: list[TopicPartition] = []
+        found: list[Message] = []
         for message in consumer.consume(_BATCH, _WAIT):
-            key = str(message.topic()), int(message.partition() or 0)
+            key: Any = message.topic(), message.partition()
             if key not in open_ends:
                 continue
             if (error := message.error()) is not None:
@@ -82,18 +106,19 @@ def _until_the_ends(consumer: Consumer, wanted: Mapping[TopicPartition, Range]) 
                     done.append(key)
                     del open_ends[key]
                 continue
-            # Errors that pass come for as long as a broker is away: they are no progress.
-            deadline = time.monotonic() + SILENCE
-            offset = int(message.offset() or 0)
-            if offset < open_ends[key]:
-                yield _record_of(message, key, offset)
-            if offset >= open_ends[key] - 1:
+            left = open_ends[key] - (message.offset() or 0)
+            if left > 0:
+                found.append(message)
+            if left <= 1:
                 done.append(key)
                 del open_ends[key]
+        if found:
+            yield found
         if done and open_ends:
             # So that a busy partition is not read on while others are.
             consumer.incremental_unassign([KafkaPartition(*key) for key in done])
-        if done:
+        # Errors that pass come for as long as a broker is away: they are no progress.
+        if done or found:
             deadline = time.monotonic() + SILENCE
         if open_ends and time.monotonic() >= deadline:
             topic, partition = next(iter(open_ends))
@@ -122,20 +147,30 @@ def _is_end(error: KafkaError, key: TopicPartition) -> bool:
     return False
 
 
-def _record_of(message: Message, key: TopicPartition, offset: int) -> KafkaRecord:
-    kind, timestamp = message.timestamp()
-    key_bytes: Any = message.key()
-    value: Any = message.value()
+_TOPIC, _PARTITION, _OFFSET, _KEY, _VALUE, _TIMESTAMP = map(
+    methodcaller, ("topic", "partition", "offset", "key", "value", "timestamp")
+)
+
+
+def batch_of(messages: Sequence[Message]) -> Any:
+    """The messages as a batch."""
+    stamped = [*map(_TIMESTAMP, messages)]
     # This client cannot read names that are not UTF-8. Such a record is malformed, whatever its topic.
-    [headers] = headers_of_all([message])
-    has_headers = not isinstance(headers, Exception)
-    return KafkaRecord(
-        *key,
-        offset,
-        timestamp,
-        kind == TIMESTAMP_CREATE_TIME,
-        key_bytes,
-        value,
-        () if isinstance(headers, Exception) else headers,
-        has_headers,
+    headers = [[(HIDDEN_NAME, None)] if isinstance(found, Exception) else found for found in headers_of_all(messages)]
+    flat = [*chain.from_iterable(headers)]
+    edges = [0]
+    for found in headers:
+        edges.append(edges[-1] + len(found))
+    names, values = (
+        pa.array([name for name, _ in flat], pa.string()),
+        pa.array([value for _, value in flat], pa.binary()),
     )
+    pairs = pa.StructArray.from_arrays([names, values], ["key", "value"])
+    columns = (
+        *(map(_TOPIC, messages), map(_PARTITION, messages), map(_OFFSET, messages)),
+        *((stamp for _, stamp in stamped), (int(kind != TIMESTAMP_CREATE_TIME) for kind, _ in stamped)),
+        *(map(_KEY, messages), map(_VALUE, messages)),
+    )
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, RAW, strict=False)]
+    lists = pa.ListArray.from_arrays(pa.array(edges, pa.int32()), pairs)
+    return pa.RecordBatch.from_arrays([*arrays, lists], schema=RAW)

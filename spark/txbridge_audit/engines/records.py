@@ -1,25 +1,33 @@
-"""The mentions in the records of each topic, for both engines."""
+"""The records of Arrow batches, and the mentions in those of each topic."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol import client_records, relay_records, worker_records
-from txbridge_audit.protocol.mentions import HalfMention, Mention, NamedMention, UnreadableMention
-from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.mentions import Mention, NamedMention, UnreadableMention
+from txbridge_audit.protocol.record import HIDDEN, HIDDEN_NAME, KafkaRecord
 from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
+#: Columns of a raw record (cluster/reader.py).
+RAW = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 
-def real_topics_of(half: HalfMention) -> Iterable[str]:
-    """The real topics that a half message names."""
-    if half.fault is not None:
-        return ()
-    return [message.topic for message in half.messages]
+
+def records_of(batches: Iterable[Any]) -> Iterator[KafkaRecord]:
+    """The records of Arrow batches with the columns of Kafka's source in Spark, the timestamp in ms."""
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in RAW)
+        for topic, partition, offset, timestamp, kind, key, value, headers in zip(*columns, strict=True):
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            if not (is_read := not any(HIDDEN_NAME in name for name, _ in pairs)):
+                pairs.clear()
+            yield KafkaRecord(topic, partition, offset, timestamp, kind == 0, key, value, pairs, is_read)
 
 
 def offset_mentions(
@@ -73,17 +81,16 @@ def other_mentions(
                 yield from outcomes
         elif not record.has_headers:
             # It may claim a half message. So it is not passed over without a word.
-            fault = "the name of a header is not UTF-8, so that it cannot be read here"
-            yield UnreadableMention(record.partition, None, record.offset, record.topic, fault)
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, HIDDEN)
         elif HALF_COORDINATES in (text := record.texts()):
             yield worker_records.copy_mention(record, text, counts[record.topic])
         elif OUTBOX_BATCH in text:
             yield relay_records.row_mention(record, text)
 
 
-def refuse_unknown_version(mention: UnreadableMention) -> None:
+def refuse_unknown_version(mention: Mention) -> None:
     """Raise CouldNotAuditError for a record that only workers write, of another version of the protocol."""
-    if mention.version is not None:
+    if isinstance(mention, UnreadableMention) and mention.version is not None:
         raise CouldNotAuditError(
             f"{mention.topic}/{mention.partition}@{mention.at} has TXB_V={mention.version[:20]}, which this audit does "
             "not know: a newer worker wrote it, and its meaning for the verdict is not known; use the audit of that "

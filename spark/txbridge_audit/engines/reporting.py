@@ -12,16 +12,16 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.engines.gather import AuditedTopics, Reading, other_namespaces
+from txbridge_audit.engines.gather import AuditedTopics, Reading
+from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge import table
+from txbridge_audit.judge import findings, table
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import HALF_GONE, SAYS
 from txbridge_audit.judge.relays import STATES
 from txbridge_audit.judge.violations import ALTERED
-from txbridge_audit.protocol.mentions import CopyMention
 from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of
 from txbridge_audit.report.entries import missing_rights, open_transactions, out_of_turn, ranges_gone
 from txbridge_audit.report.entry import Entry, Tally
@@ -30,6 +30,7 @@ from txbridge_audit.report.sums import (
     BY_CHECK,
     DELIVERED_BEFORE,
     DOUBLED,
+    LEFT_OUT,
     ROLLED_BACK_BUT_VISIBLE,
     Entries,
     OddRecords,
@@ -38,34 +39,26 @@ from txbridge_audit.report.sums import (
 
 #: Altered records that are read once more to name the differences. Each costs some milliseconds. They tend to be alike.
 EXPLAINED = 50
-#: Topic, partition, offset.
-Coordinates = tuple[str, int, int]
 
 
 def with_differences(settings: KafkaSettings, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, the first of kind ALTERED with the differences."""
-    pairs: dict[int, tuple[Coordinates, Coordinates]] = {}
-    for number, entry in enumerate(entries):
-        by_role = {at.role: (at.topic, at.partition, at.offset) for at in entry.evidence}
+    """The entries, the first of kind ALTERED with the differences, as far as their records can still be read."""
+    found = list(entries)
+    for number, entry in enumerate(entries[:EXPLAINED]):
+        places = [at for at in entry.evidence if at.role in {"half", "copy"}]
         # With several copies it is unknown which one was altered.
-        is_clear = "half" in by_role and sum(at.role == "copy" for at in entry.evidence) == 1
-        if entry.kind == ALTERED.name and is_clear and len(pairs) < EXPLAINED:
-            pairs[number] = by_role["half"], by_role["copy"]
-    told = dict(zip(pairs, differences(settings, list(pairs.values())), strict=True))
-    return [
-        replace(entry, says=f"not that of the half message in a visible copy: {told[number]}")
-        if told.get(number)
-        else entry
-        for number, entry in enumerate(entries)
-    ]
-
-
-def complete_sums(source: AuditedTopics, facts: Facts, sums: Sums) -> list[tuple[CopyMention, str]]:
-    """Once all is judged, explain what was altered and add the strays. Returns these with their kinds."""
-    listed = sums.entries.listed
-    if ALTERED.name in listed:
-        listed[ALTERED.name] = with_differences(source.settings, listed[ALTERED.name])
-    return sums.add_strays(facts, other_namespaces(source, sums.strays))
+        if entry.kind != ALTERED.name or [at.role for at in places] != ["half", "copy"]:
+            continue
+        spans = {(at.topic, at.partition): Range(at.offset, at.offset + 1) for at in places}
+        try:
+            batches = read(settings, spans, committed=False, may_vanish=True)
+            records = {one.topic: one for one in records_of(batches)}
+        except CouldNotAuditError:
+            # The report has less detail, but is right. Each further record could cost a time-out, too.
+            break
+        if len(records) == 2 and (told := ", ".join(differing(*(records[at.topic] for at in places)))):
+            found[number] = replace(entry, says=f"not that of the half message in a visible copy: {told}")
+    return found
 
 
 def report_on(
@@ -85,6 +78,8 @@ def report_on(
         # No rule could judge one of them.
         sums.counts.update({("unjudged", kind, HALF_GONE): sum(emptied.values()) for kind in table.VIOLATIONS})
     found.add_all(_blind(sums, emptied))
+    if left_out := sums.counts[LEFT_OUT]:
+        found.add_all([Entry(findings.LEFT_OUT.name, f"{left_out:,} {findings.LEFT_OUT.means}")])
     fates = sums.by_name("fate", table.FATES)
     return AuditReport(
         namespace=names.namespace,
@@ -144,21 +139,6 @@ def _cuts(reading: Reading, before: Mapping[TopicPartition, int]) -> dict[str, d
             offsets["target"] = reading.hidden[key][1]
         found.setdefault(key[0], {})[str(key[1])] = offsets
     return found
-
-
-def differences(settings: KafkaSettings, pairs: Sequence[tuple[Coordinates, Coordinates]]) -> list[str]:
-    """The differences of each half message and its copy, as text; empty where a record cannot be read any more."""
-    found: list[str] = []
-    for half, copy in pairs:
-        spans = {(topic, partition): Range(at, at + 1) for topic, partition, at in (half, copy)}
-        try:
-            records = {one.topic: one for one in read(settings, spans, committed=False, may_vanish=True)}
-        except CouldNotAuditError:
-            # The report has less detail, but is right. Each further record could cost a time-out, too.
-            break
-        told = differing(records[half[0]], records[copy[0]]) if len(records) == 2 else ()
-        found.append(", ".join(told))
-    return found + [""] * (len(pairs) - len(found))
 
 
 def differing(half: KafkaRecord, copy: KafkaRecord) -> Iterable[str]:

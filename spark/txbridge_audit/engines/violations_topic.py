@@ -21,6 +21,7 @@ from txbridge_audit.cluster.cuts import ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, kind_of, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.reader import read
+from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.report.entry import Entry
@@ -62,7 +63,7 @@ class Alarms:
         starts, ends = self._cluster.log_starts(self._partitions), self._cluster.stable_offsets(self._partitions)
         begin = {key: max(starts[key], since.get(key, 0)) for key in self._partitions}
         self._at = begin
-        for record in read(self._settings, ranges(begin, ends), committed=True):
+        for record in records_of(read(self._settings, ranges(begin, ends), committed=True)):
             self._remember_id(record.value)
 
     def send(self, step: int, alarms: Sequence[Entry]) -> Mapping[TopicPartition, int]:

@@ -26,9 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import Facts, KnownProofs, LossProof, TopicPartition
-from txbridge_audit.judge.fates import DELIVERED
 from txbridge_audit.judge.transaction import AuditedTransaction
-from txbridge_audit.judge.verdict import plain_fate
 
 #: Half partition (or writer of a relay's rows), real topic, partition of the real topic.
 AnchorPlace = tuple[int, str, int]
@@ -56,11 +54,6 @@ class Evidence:
             if (row.batch, row.topic) == (named.batch, named.topic):
                 self.add_anchor((transaction.partition, row.topic, row.place), (row.batch, row.at, 0))
         if not transaction.halves or not transaction.outcomes:
-            return
-        if (plain := plain_fate(transaction)) is not None:
-            if plain is DELIVERED:
-                [copy], [outcome] = transaction.copies, transaction.outcomes
-                self.add_anchor((transaction.partition, copy.topic, copy.place), (outcome.at, copy.at, outcome.stamp))
             return
         case = DeliveredCase(transaction)
         op, stamp = case.op("commit"), case.committed_at

@@ -159,6 +159,7 @@ HALF_RANGE_GONE = _finding(
     "HALF_RANGE_GONE", "retention removed half messages that the checkpoint had not passed; their fates are not known"
 )
 RIGHT_MISSING = _finding("RIGHT_MISSING", "a right on a real topic is missing, so that no loss can be proved there")
-BLIND = _finding("BLIND", "a rule could judge nothing at all: its evidence was deleted")
+LEFT_OUT = _finding("LEFT_OUT", "transactions to several topics, of which --only-topic names some: they are not judged")
+BLIND = _finding("BLIND", "a rule could judge nothing at all, or a visible record cannot be read")
 
 RULES, KINDS = tuple(_RULES), tuple(_KINDS)

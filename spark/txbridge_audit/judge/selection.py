@@ -25,9 +25,17 @@ class AuditSelection:
         """Whether a transaction is audited. One without a valid half message is, too."""
         if message is None:
             return True
-        if self.since is not None and message.born < self.since:
-            return False
-        if self.until is not None and message.born >= self.until:
-            return False
         # All of several messages must be in chosen topics. One in a topic that is not read would seem to be lost.
-        return not self.topics or {one.topic for one in message.messages} <= self.topics
+        return self._is_born_within(message) and (not self.topics or self._topics_of(message) <= self.topics)
+
+    def leaves_out(self, message: HalfMention) -> bool:
+        """Whether a transaction is not audited, although some of its messages go to chosen topics."""
+        there = self._topics_of(message)
+        return self._is_born_within(message) and 0 < len(there & self.topics) < len(there)
+
+    def _is_born_within(self, message: HalfMention) -> bool:
+        return (self.since or 0) <= message.born and (self.until is None or message.born < self.until)
+
+    @staticmethod
+    def _topics_of(message: HalfMention) -> set[str]:
+        return {one.topic for one in message.messages}

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from txbridge.extras import missing_extra
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.selection import AuditSelection
 
@@ -102,12 +101,6 @@ def write_summary(text: str, folder: Path) -> None:
         unfinished.replace(summary / "report.json")
     except OSError as error:
         raise cannot_keep(folder, error) from error
-
-
-def refuse_without_library() -> None:
-    """Raise MissingExtraError when the library that writes ledgers is not installed."""
-    if error := missing_extra("a ledger", "audit", "pyarrow"):
-        raise error
 
 
 def _is_complete(folder: Path) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
@@ -41,6 +42,15 @@ SCHEMA: Any = pa.schema(
         *(("real_topic", pa.string()), ("day", pa.date32())),
     ]
 )
+#: Rows of a batch.
+_BATCH = 1_000
+
+
+def batches_of(rows: Iterable[LedgerRow]) -> Iterator[Any]:
+    """The rows as Arrow batches of these columns."""
+    rest = iter(rows)
+    while some := list(itertools.islice(rest, _BATCH)):
+        yield from table_of(some).to_batches()
 
 
 def table_of(rows: Sequence[LedgerRow]) -> Any:

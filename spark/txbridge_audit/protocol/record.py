@@ -13,6 +13,11 @@ MOST, MOST_PARTITIONS = 2**63 - 1, 2**31 - 1
 DIGITS = re.compile(r"[0-9]+")
 _COORDINATES = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
 
+#: It stands in the name of a header for bytes that are not UTF-8. No client of Python can read the headers then.
+HIDDEN_NAME = "\ufffd"
+#: What is wrong with such a record of a real topic: it may be one of ours, and no rule can judge it.
+HIDDEN = "the name of a header is not UTF-8, so that the record cannot be read, and may be any"
+
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 #: Headers of ours by name.
 HeaderTexts = Mapping[str, str | None]

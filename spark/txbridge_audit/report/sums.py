@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from txbridge.core.names import Names
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.fates import ABANDONED, CANCELLED
-from txbridge_audit.judge.findings import COPY, MALFORMED, UNREADABLE_OP
+from txbridge_audit.judge.findings import BLIND, COPY, MALFORMED, UNREADABLE_OP
 from txbridge_audit.judge.lacking import BY_DESIGN, HALF_GONE
 from txbridge_audit.judge.strays import OtherNamespaces, label
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import ROLLBACK, AsideMention, CopyMention, HalfMention, UnreadableMention
-from txbridge_audit.report.entries import entry_of, stray_entry
+from txbridge_audit.protocol.record import HIDDEN
+from txbridge_audit.report.entries import stray_entry
 from txbridge_audit.report.entry import Entry, Place
 
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
@@ -38,23 +40,21 @@ class Entries:
     by_kind: Counter[str] = field(default_factory=Counter)
     listed: dict[str, list[Entry]] = field(default_factory=dict)
 
-    def has_room(self, kind: str) -> bool:
-        """Whether another entry of the kind would be listed."""
-        return len(self.listed.get(kind, ())) < most_listed(kind)
-
-    def add(self, entry: Entry) -> None:
-        """Count an entry, and list it if there is room."""
-        self.by_kind[entry.kind] += 1
-        self.list_entry(entry)
+    def add_made(self, kind: str, make: Callable[[], Entry]) -> None:
+        """Count an entry. It is made and listed if there is room."""
+        self.by_kind[kind] += 1
+        if len(self.listed.get(kind, ())) < most_listed(kind):
+            self.list_entry(make())
 
     def list_entry(self, entry: Entry) -> None:
         """List a counted entry if there is room."""
-        if self.has_room(entry.kind):
-            self.listed.setdefault(entry.kind, []).append(entry)
+        there = self.listed.setdefault(entry.kind, [])
+        if len(there) < most_listed(entry.kind):
+            there.append(entry)
 
     def add_all(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            self.add(entry)
+            self.add_made(entry.kind, lambda made=entry: made)  # type: ignore[misc]
 
 
 #: Name of a counter: what is counted, and of which kind.
@@ -87,10 +87,11 @@ def contribution_of(verdict: Verdict) -> Contribution:
     return tuple(found)
 
 
-#: Transactions of any fate with more than one copy, with one though rolled back, and decided in answer to a check;
-#: and messages of those given up that were delivered before.
-DOUBLED, ROLLED_BACK_BUT_VISIBLE, BY_CHECK, DELIVERED_BEFORE = (
-    (name,) for name in ("doubled", "rolled_back_but_visible", "answered_by_check", "delivered_before_given_up")
+#: Transactions to several topics that `--only-topic` leaves out. Those of any fate with more than one copy, with one
+#: though rolled back, and decided in answer to a check; and messages of those given up that were delivered before.
+LEFT_OUT, DOUBLED, ROLLED_BACK_BUT_VISIBLE, BY_CHECK, DELIVERED_BEFORE = (
+    (name,)
+    for name in ("left_out", "doubled", "rolled_back_but_visible", "answered_by_check", "delivered_before_given_up")
 )
 
 
@@ -101,22 +102,13 @@ def from_json(text: str) -> Contribution:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over verdicts. They are added in the order of half coordinates, so that the first ones are listed."""
+    """Sums over verdicts."""
 
     names: Names
     counts: Counter[CounterName] = field(default_factory=Counter)
     entries: Entries = field(default_factory=Entries)
     #: Visible records that match no half message. They are labelled when all is read (`add_strays`).
     strays: list[CopyMention] = field(default_factory=list)
-
-    def add_verdict(self, verdict: Verdict) -> None:
-        """Add a verdict."""
-        self.count_alike(contribution_of(verdict))
-        for kind in verdict.kinds:
-            # Evidence is only put together for what is listed.
-            if self.entries.has_room(kind):
-                self.entries.list_entry(entry_of(self.names, verdict, kind))
-        self.strays += verdict.case.strays
 
     def count_alike(self, told: Contribution, number: int = 1) -> None:
         """Add the contribution of so many verdicts."""
@@ -134,7 +126,8 @@ class Sums:
         """Label the strays, and add them. Returns them with their kinds."""
         ordered = sorted(self.strays, key=lambda copy: (copy.topic, copy.place, copy.at))
         found = [(copy, kind) for copy in ordered if (kind := label(copy, facts, others)) is not None]
-        self.entries.add_all(stray_entry(self.names, copy, kind) for copy, kind in found)
+        for copy, kind in found:
+            self.entries.add_made(kind, partial(stray_entry, self.names, copy, kind))
         self.strays.clear()
         return found
 
@@ -201,8 +194,9 @@ class OddRecords:
             asides = self.asides.get(place, [])
             told = next((aside.error for aside in asides if aside.error is not None), None)
             aside = min(((aside.place, aside.at) for aside in asides), default=None)
+            hidden = BLIND.name if self.faults.get(place) == HIDDEN else MALFORMED.name
             yield Entry(
-                COPY.name if any(aside.is_copy for aside in asides) else MALFORMED.name,
+                COPY.name if any(aside.is_copy for aside in asides) else hidden,
                 told or self.faults.get(place) or "set aside by the worker",
                 evidence=(
                     Place(roles.get(place[0], "record"), *place),

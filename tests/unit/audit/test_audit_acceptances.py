@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from txbridge_audit.cluster.cuts import AuditCut
+from txbridge_audit.cluster.cuts import AuditCut, settle
 from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.table import FATES, VIOLATIONS
@@ -165,7 +165,7 @@ def test_an_audit_is_made_again_as_it_was(audit, tmp_path: Path) -> None:
             audit(at=file, **{option: "2026-11-26"})
     past = past_audit(file.read_text(), "report.json")
     assert (past.namespace, past.now, past.topic_ids) == ("shop", LATE_IN_THE_EVENING, {"orders": "A"})
-    assert past.cut_of([("orders", 1)]) == AuditCut({("orders", 1): 9}, {("orders", 1): 11})
+    assert settle(past, [("orders", 1)], timeout=0) == AuditCut({("orders", 1): 9}, {("orders", 1): 11})
     assert past.before == {("orders", 1): 7}
 
 

@@ -1,4 +1,4 @@
-"""The columns of the Spark engine against the judge, without Spark: the same tasks, given Arrow batches by hand."""
+"""The tasks of both engines against the judge of single transactions: given Arrow batches by hand, without Spark."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from txbridge_audit.cluster.reader import RAW
+from txbridge_audit.engines import blocks, tasks
+from txbridge_audit.engines.columns import SCHEMAS, hash_keys
 from txbridge_audit.engines.records import other_mentions
-from txbridge_audit.engines.spark import blocks, tasks
-from txbridge_audit.engines.spark.blocks import unpacked
-from txbridge_audit.engines.spark.columns import SCHEMAS, hash_keys
+from txbridge_audit.engines.tasks import Told
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.selection import AuditSelection
@@ -25,7 +26,7 @@ from txbridge_audit.protocol.client_records import half_mention
 from txbridge_audit.protocol.mentions import AsideMention, from_row
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import Contribution, contribution_of
+from txbridge_audit.report.sums import LEFT_OUT, Contribution, contribution_of
 
 from tests.support.audit_cases import plant
 from tests.support.audit_judged import BORN, COUNTS, Judged, MemoryLog
@@ -33,20 +34,6 @@ from tests.support.audit_terms import COMMIT, FORWARDED, ORDERS, PLAIN, ROLLBACK
 from tests.support.fuzz import VALID, Setting, damaged
 from tests.unit.audit.test_audit_laws import NOWS, SETTINGS, facts_of, histories, played
 from txbridge.murmur2 import hash_key
-
-_TYPES = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.int64(),
-    "timestampType": pa.int32(),
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-}
-_RAW = pa.schema(list(_TYPES.items()))
-_WHAT = ("what", "partition", "block", "row")
-Row = tuple[str, int, int, bytes]
 
 
 def batches_of(records: Sequence[KafkaRecord]) -> list[pa.RecordBatch]:
@@ -59,10 +46,10 @@ def batches_of(records: Sequence[KafkaRecord]) -> list[pa.RecordBatch]:
         }
         for record in records
     ]
-    return [pa.RecordBatch.from_pylist(rows[at : at + 7], schema=_RAW) for at in range(0, len(rows), 7)]
+    return [pa.RecordBatch.from_pylist(rows[at : at + 7], schema=RAW) for at in range(0, len(rows), 7)]
 
 
-def rows_of(log: MemoryLog, *, exactly: bool = False) -> list[Row]:
+def rows_of(log: MemoryLog, *, exactly: bool = False) -> list[Told]:
     """Everything that the tasks make of the log, in the order in which a judging task gets it."""
     names, asides = log.names, SetAside(log.names)
     real = {topic: COUNTS.get(topic, 1) for topic in log.real_topics}
@@ -79,24 +66,19 @@ def rows_of(log: MemoryLog, *, exactly: bool = False) -> list[Row]:
         *tasks.progress(names, batches_of(log.read(names.outbox))),
         *tasks.checks(names, batches_of(log.read(names.check("billing")))),
     ]
-    there = [row for row in found if row[0] not in {tasks.NAMED, tasks.CHECKPOINT, tasks.PROGRESS}]
+    there = [row for row in found if row[0] not in tasks.FOR_CUTS]
     return sorted(there, key=lambda row: row[1:3])
-
-
-def handed(rows: Iterable[Row]) -> list[pa.RecordBatch]:
-    """The rows as Spark hands them to a task."""
-    return [pa.RecordBatch.from_pylist([dict(zip(_WHAT, row, strict=True))]) for row in rows]
 
 
 def assert_agree(log: MemoryLog, facts: Facts, selection: AuditSelection | None = None) -> tuple[int, int]:
     """Compare everything that the tasks say with what the judge says. Returns how many are plain, and all."""
     judged, selection = Judged(log, facts), selection or AuditSelection()
-    rows = handed(rows_of(log, exactly=facts.discards_cut))
+    rows = rows_of(log, exactly=facts.discards_cut)
     evidence = Evidence()
     for transaction in (verdict.case.transaction for verdict in judged.verdicts):
         evidence.see_transaction(transaction)
     anchors: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
-    for what, packed, _ in tasks.evidence_of(rows):
+    for what, packed, _ in tasks.evidence_of(tasks.blocks_of(rows)):
         if what == tasks.ANCHOR:
             place, anchor = marshal.loads(packed)
             anchors.setdefault(tuple(place), []).append(tuple(anchor))
@@ -106,16 +88,20 @@ def assert_agree(log: MemoryLog, facts: Facts, selection: AuditSelection | None 
     sums: Counter[Contribution] = Counter()
     overview = OverviewSums()
     strays, listed = [], []
-    for what, packed, number in tasks.verdicts_on(log.names, judged.facts, selection, True, rows):
+    for what, packed, number in tasks.verdicts_on(log.names, judged.facts, selection, True, tasks.blocks_of(rows)):
         if what == tasks.SUM:
             sums[marshal.loads(packed)] += number
         elif what == tasks.STRAY:
             strays.append(repr(from_row(marshal.loads(packed))))
         elif what == tasks.ENTRY:
-            listed.append(tuple(marshal.loads(packed)[:3]))
+            listed.append(pickle.loads(packed)[:3])
         else:
             overview.add_sums(pickle.loads(packed))
-    assert sums == Counter(map(contribution_of, taken))
+    messages = [verdict.case.message for verdict in judged.verdicts]
+    left_out = sum(message is not None and selection.leaves_out(message) for message in messages)
+    assert sums.pop((LEFT_OUT,), 0) == left_out
+    # Where there is no half message, mostly nothing is counted.
+    assert Counter({told: n for told, n in sums.items() if told}) == Counter(filter(None, map(contribution_of, taken)))
     assert Counter(strays) == Counter(repr(copy) for verdict in judged.verdicts for copy in verdict.case.strays)
     assert Counter(listed) == Counter(
         (kind, verdict.key[0], -1 if verdict.key[1] is None else verdict.key[1])
@@ -200,16 +186,10 @@ def test_a_decision_by_an_operator_who_gives_no_reason_is_listed() -> None:
     assert assert_agree(log, log.facts()) == (0, 2)
 
 
-def mentions_of(rows: Iterable[Row]) -> Counter[str]:
+def mentions_of(rows: Iterable[Told]) -> Counter[str]:
     """The mentions in the rows, however they are packed."""
-    kinds = {kind.__name__: kind for kind in SCHEMAS}
-    found: Counter[str] = Counter()
-    for what, _, _, packed in rows:
-        if what in kinds:
-            found.update(repr(kinds[what](**line)) for line in unpacked(kinds[what], packed).to_pylist())
-        elif what in {tasks.MENTION, tasks.ODD}:
-            found[repr(from_row(marshal.loads(packed)))] += 1
-    return found
+    there = (row for row in rows if row[0] not in tasks.FOR_CUTS)
+    return Counter(repr(mention) for what, _, _, packed in there for mention in tasks.mentions_in(what, packed))
 
 
 @pytest.mark.parametrize("kind", ["half", "end", "op", "copy"])

@@ -302,10 +302,10 @@ def test_a_ledger_that_cannot_be_continued_is_refused_before_kafka_is_asked(tmp_
 def test_what_retention_removed_unread_ends_a_continued_audit() -> None:
     """In a topic whose records may vanish at any time, the rest is read. A new partition begins at its log start."""
     seen = Seen({A: 10}, {}, {}, {}, frozenset(), discards_cut=False)
-    assert seen.start_of([A, B], {A: 10, B: 3}, whole=True) == {A: 10, B: 3}
-    assert seen.start_of([A], {A: 15}, whole=False) == {A: 15}
+    assert seen.start_of({A: 10, B: 3}, whole=True) == {A: 10, B: 3}
+    assert seen.start_of({A: 15}, whole=False) == {A: 15}
     with pytest.raises(CouldNotAuditError, match="has removed orders/0 from 10 to 15, which no audit has read"):
-        seen.start_of([A], {A: 15}, whole=True)
+        seen.start_of({A: 15}, whole=True)
 
 
 def test_ranges() -> None:

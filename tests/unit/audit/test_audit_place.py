@@ -15,8 +15,10 @@ from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.ledger.parquet import ParquetLedger
+from txbridge_audit.ledger.parquet import write_batches
 from txbridge_audit.ledger.place import claim_folder, prepare_folder, write_summary
+from txbridge_audit.ledger.rows import phantom_row
+from txbridge_audit.ledger.schema import batches_of
 from txbridge_audit.protocol.mentions import CopyMention
 
 from txbridge.core.names import Names
@@ -82,10 +84,8 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_topics_named_by_numbers_keep_their_names(tmp_path: Path) -> None:
     """Readers guess the types of partition columns from the names of the folders."""
-    ledger = ParquetLedger(tmp_path)
-    for topic in ("007", "7"):
-        ledger.take_stray(CopyMention(0, 7, at=9, topic=topic, place=0, id="F" * 32, content=0), "PHANTOM")
-    ledger.write_rows()
+    copies = (CopyMention(0, 7, at=9, topic=topic, place=0, id="F" * 32, content=0) for topic in ("007", "7"))
+    write_batches(batches_of(map(phantom_row, copies)), tmp_path)
     [file] = tmp_path.rglob("*.parquet")
     assert "007" not in str(file.relative_to(tmp_path))
     assert dataset.dataset(file).to_table().to_pydict()["real_topic"] == ["007", "7"]

@@ -51,6 +51,6 @@ def test_the_tasks_of_spark_are_sent_all_that_they_import(tmp_path: Path) -> Non
     stand_in = f"import types\nfor name in {others}:\n    sys.modules[name] = types.ModuleType(name)"
     schema = "sys.modules['pyarrow'].__getattr__ = lambda name: lambda *args, **more: None"
     spec = "sys.modules['pyspark'].__spec__ = None"
-    loaded = loaded_by(f"{stand_in}\n{schema}\n{spec}\nimport txbridge_audit.engines.spark.tasks", str(file))
+    loaded = loaded_by(f"{stand_in}\n{schema}\n{spec}\nimport txbridge_audit.engines.tasks", str(file))
     assert "txbridge_audit.judge.verdict" in loaded
     assert not {name for name in loaded if name.startswith(("confluent_kafka", "pydantic", "txbridge.kafka"))}

@@ -12,6 +12,8 @@ from txbridge_audit.audit import LOCAL_MOST, AuditEngine, fitting_engine, needed
 from txbridge_audit.cluster import reader
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.engines.other_namespaces import parts_of
+from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.ledger.place import local_folder, resolved
 
@@ -51,6 +53,9 @@ class Sent:
     def headers(self) -> list[tuple[str, bytes]]:
         return [("name", b"text")]
 
+    def __len__(self) -> int:
+        return 4
+
 
 class Consuming:
     """A consumer that returns these messages, batch by batch, and then nothing."""
@@ -70,7 +75,8 @@ def read(consumer: Consuming, **ends: int) -> list[tuple[int, int, bool]]:
     """Partition, offset, and whether the writer gave the timestamp, of what is read up to these ends."""
     spans = {("orders", int(name[1:])): Range(0, end) for name, end in ends.items()}
     found = reader._until_the_ends(cast("Consumer", consumer), spans)
-    return [(record.partition, record.offset, record.is_dated) for record in found]
+    records = records_of(reader.batch_of(messages) for messages in found)
+    return [(record.partition, record.offset, record.is_dated) for record in records]
 
 
 END = KafkaError._PARTITION_EOF
@@ -90,6 +96,15 @@ def test_markers_and_aborted_records_before_the_end_are_no_reason_to_wait() -> N
     """Either the end of the log comes, or a record behind the cut."""
     assert read(Consuming([Sent(A, 0)], [Sent(A, 9, END)]), p0=9) == [(0, 0, False)]
     assert read(Consuming([Sent(A, 0), Sent(A, 12)]), p0=9) == [(0, 0, False)]
+
+
+def test_claims_far_apart_are_read_in_parts() -> None:
+    """Two forged records must not have a million half messages of another namespace read."""
+    assert parts_of([3, 5, 900_000]) == [Range(3, 6), Range(900_000, 900_001)]
+    assert parts_of([7]) == [Range(7, 8)]
+    found = parts_of(range(0, 1_000_000, 10_000))
+    assert len(found) == 8
+    assert [(found[0].start, found[-1].end)] == [(0, 990_001)]
 
 
 def test_a_silent_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

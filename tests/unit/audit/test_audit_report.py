@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
-from txbridge_audit.engines.local import intake
-from txbridge_audit.engines.local.intake import MentionStore
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import HalfFacts
-from txbridge_audit.protocol.mentions import AsideMention, UnreadableMention
 from txbridge_audit.report.html import html
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview
 from txbridge_audit.report.terminal import print_report
 
-from tests.support.audit_cases import plant
 from tests.support.audit_judged import BORN, Judged, MemoryLog, reported
-from tests.support.audit_terms import COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half
+from tests.support.audit_terms import COMMIT, ORDERS, PLAIN, ROLLBACK, Half
 
 
 def test_an_emptied_half_is_not_clean_and_names_every_rule() -> None:
@@ -93,27 +88,3 @@ def shown(report: AuditReport) -> str:
     out = io.StringIO()
     print_report(report, Console(file=out, width=160))
     return out.getvalue()
-
-
-@pytest.fixture(scope="module")
-def planted() -> tuple[MemoryLog, Judged]:
-    log = MemoryLog()
-    plant(log)
-    facts = log.facts(partitions=[HalfFacts(p, 0, seen.applied_to, seen.low) for p, seen in log.checkpoints().items()])
-    return log, Judged(log, facts)
-
-
-def test_more_than_fits_into_memory_is_read_back_from_sqlite(
-    planted: tuple[MemoryLog, Judged], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, _ = planted
-    monkeypatch.setattr(intake, "_BATCH", 100)
-    memory, database = MentionStore(), MentionStore(most=3)
-    for mention in log.mentions():
-        if not isinstance(mention, AsideMention | UnreadableMention):
-            memory.add(mention)
-            database.add(mention)
-    for _ in range(2):
-        assert list(database.transactions()) == list(memory.transactions())
-    assert {key[0] for key in (one.key for one in memory.transactions())} >= {PLAIN, PASSED}
-    database.close()

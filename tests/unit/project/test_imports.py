@@ -28,7 +28,7 @@ from txbridge.worker.transaction.writer import Contents
         ("txbridge_django", "django", "django"),
         ("txbridge_rocketmq.door_process", "lz4", "rocketmq"),
         ("txbridge_rocketmq.door_process", "hpack", "rocketmq"),
-        ("txbridge_audit.engines.spark.tasks", "pyspark", "audit"),
+        ("txbridge_audit.engines.spark.spark_audit", "pyspark", "audit-spark"),
         ("txbridge.operations", "pydantic", "operations"),
         ("txbridge.testing", "faust", "testing"),
         ("txbridge.testing.sandbox", "structlog", "testing"),

@@ -1,1 +1,1 @@
-"""The engine without Java: confluent-kafka reads, and the mentions lie in memory or in SQLite."""
+"""The engine without Java: confluent-kafka reads. The rows lie in memory, in a file, or in the state of a ledger."""

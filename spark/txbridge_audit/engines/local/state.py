@@ -16,7 +16,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from txbridge_audit.engines.local.intake import Key, key_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.evidence import ENOUGH, Anchor, Evidence
 from txbridge_audit.judge.facts import TopicPartition
@@ -36,6 +35,9 @@ from txbridge_audit.protocol.mentions import (
     to_row,
 )
 from txbridge_audit.report.sums import most_listed
+
+#: Half partition and offset; -1 for records that name no offset, so that keys can be sorted, and are never null.
+Key = tuple[int, int]
 
 #: Version of the database: raised when an older audit could misread it.
 FORMAT = 4
@@ -423,3 +425,8 @@ class StateStore:
             left,
         )
         self.touched |= set(left)
+
+
+def key_of(mention: Mention) -> Key:
+    """The key of a mention's transaction."""
+    return mention.partition, -1 if mention.half is None else mention.half

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.facts import check_partitions
 from txbridge_audit.cluster.past import Seen, edges_of
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines.gather import AuditedTopics, Reading, gather, other_namespaces
-from txbridge_audit.engines.local.intake import Key, LocalIntake
-from txbridge_audit.engines.local.state import StateStore
+from txbridge_audit.engines import tasks
+from txbridge_audit.engines.gather import AuditedTopics, Reading, gather
+from txbridge_audit.engines.intake import AuditIntake
+from txbridge_audit.engines.local.local_rows import LocalReader
+from txbridge_audit.engines.local.state import Key, StateStore
+from txbridge_audit.engines.other_namespaces import other_namespaces
+from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
@@ -30,8 +35,10 @@ from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
 from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
-from txbridge_audit.judge.violations import ALTERED, PHANTOM
-from txbridge_audit.protocol.mentions import AsideMention, CopyMention, UnreadableMention
+from txbridge_audit.judge.violations import ALTERED
+from txbridge_audit.ledger.rows import phantom_row, row_of
+from txbridge_audit.ledger.schema import batches_of
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entries import entry_of, stray_entry
@@ -66,6 +73,23 @@ class _StoredProofs:
             evidence = Evidence({(partition, topic, number): anchors for number, anchors in oldest.items()})
             self._known[place] = evidence.find_proofs(self._reading.truncated).get(place)
         return self._known[place]
+
+
+class _StateRows(LocalReader):
+    """The rows of a step: the mentions in them go into the state."""
+
+    def __init__(self, source: AuditedTopics, state: StateStore) -> None:
+        super().__init__(source.settings)
+        self._state, self.odd = state, OddRecords(source.names)
+
+    def _keep_row(self, what: str, _: int, __: int, packed: bytes) -> None:
+        for mention in tasks.mentions_in(what, packed):
+            refuse_unknown_version(mention)
+            if what != tasks.ODD:
+                self._state.add(mention)
+            if what == tasks.ODD or (isinstance(mention, HalfMention) and mention.fault is not None):
+                assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
+                self.odd.add_record(mention)
 
 
 class LocalSteps:
@@ -128,12 +152,13 @@ class LocalSteps:
             # Of a step that wrote its rows, and did not count.
             shutil.rmtree(state.ledger / f"step={number}", ignore_errors=True)
             seen = _seen(progress, self._positions_there(progress)) if progress else None
-            intake = LocalIntake(source.settings, source.names, state.add)
+            rows = _StateRows(source, state)
+            intake = AuditIntake(source.names, rows)
             for mention in state.read_odd():
                 if isinstance(mention, AsideMention):
                     intake.asides.add_record(mention)
             reading = gather(source, plan, intake, seen)
-            self._keep_odd(intake.odd)
+            self._keep_odd(rows.odd)
             self._expire_halves(reading.starts)
             reading = dataclasses.replace(reading, facts=self._expire_rows(reading))
             facts = self._see_evidence(reading, progress)
@@ -167,7 +192,7 @@ class LocalSteps:
             self.state.forget_topic(topic)
         return {key: at for key, at in _offsets(progress["positions"]).items() if key[0] not in others}
 
-    def _progress_of(self, reading: Reading, seen: Seen | None, intake: LocalIntake) -> dict[str, Any]:
+    def _progress_of(self, reading: Reading, seen: Seen | None, intake: AuditIntake) -> dict[str, Any]:
         """The progress after this step, for `_seen` and `_touch_others`."""
         facts, positions = reading.facts, {key: span.end for key, span in reading.spans.items()}
         return {
@@ -286,7 +311,7 @@ class LocalSteps:
 
     def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Entry]:
         """Label visible records that match no half message. Returns the violations."""
-        others = other_namespaces(self._source, strays)
+        others = other_namespaces(self._source, strays, facts)
         alarms = []
         for copy in sorted(strays, key=lambda copy: (copy.topic, copy.place, copy.at)):
             kind = label(copy, facts, others)
@@ -301,19 +326,15 @@ class LocalSteps:
     def _write(self, folder: Path, facts: Facts) -> None:
         """Write the rows that have changed since the last time. A step that is repeated writes to the same place."""
         # Only here: it loads the library that writes Parquet.
-        from txbridge_audit.ledger.parquet import ParquetLedger  # noqa: PLC0415
+        from txbridge_audit.ledger.parquet import write_batches  # noqa: PLC0415
 
         # Readers of the ledger pass over this name: if we are killed, no reader meets half of a file.
         unfinished = folder.with_name("_unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        ledger = ParquetLedger(unfinished)
-        for key in self.state.unwritten_ones():
-            transaction = self.state.transaction(key, keep=False)
-            if transaction is not None:
-                ledger.take_verdict(judge(transaction, facts))
-        for copy in self.state.take_phantoms():
-            ledger.take_stray(copy, PHANTOM.name)
-        ledger.write_rows()
+        there = (self.state.transaction(key, keep=False) for key in self.state.unwritten_ones())
+        judged = (row_of(judge(one, facts)) for one in there if one is not None)
+        phantoms = map(phantom_row, self.state.take_phantoms())
+        write_batches(batches_of(row for row in chain(judged, phantoms) if row is not None), unfinished)
         if unfinished.exists():
             unfinished.rename(folder)
 

@@ -1,8 +1,8 @@
-"""The engine for the past: PySpark reads, and brings the mentions of each transaction together."""
+"""The engine for clusters: PySpark reads, and brings the rows of each block together."""
 
 from __future__ import annotations
 
 from txbridge.extras import missing_extra
 
-if error := missing_extra("txbridge_audit", "audit", "pyspark", "pyarrow", "numpy"):
+if error := missing_extra("txbridge_audit", "audit-spark", "pyspark", "pyarrow", "numpy"):
     raise error

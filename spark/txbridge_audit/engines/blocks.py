@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from txbridge_audit.engines.spark.columns import SCHEMAS
+from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.evidence import ENOUGH, Evidence
 from txbridge_audit.judge.facts import Facts
@@ -270,9 +270,19 @@ class MentionBlock:
         found[self.plain.halves.column("half").to_numpy() - self._first] = True
         return found
 
+    @lazy
+    def _is_stray(self) -> Any:
+        """By place, whether there are visible records alone. No rule but that of strays looks at them."""
+        found = np.zeros(BLOCK, bool)
+        found[self._places(CopyMention)] = True
+        for kind in (HalfMention, EndMention, OutcomeMention):
+            found[self._places(kind)] = False
+        odd = np.array([mention.half for mention in self._mentions if mention.half is not None], np.int64)
+        return found & ~np.isin(self._first + np.arange(BLOCK), odd)
+
     def other_transactions(self) -> Iterator[AuditedTransaction]:
-        """All other transactions, in the order of their half offsets."""
-        return self._transactions(~self._is_plain)
+        """All other transactions, in the order of their half offsets. Places with nothing but strays are left out."""
+        return self._transactions(~(self._is_plain | self._is_stray))
 
     def all_transactions(self) -> Iterator[AuditedTransaction]:
         """All transactions, in the order of their half offsets."""
@@ -288,8 +298,10 @@ class MentionBlock:
         )
 
     def find_strays(self, facts: Facts) -> Iterator[CopyMention]:
-        """The strays at the coordinates of plain transactions. Those at others belong to these."""
-        for copy in self._mentions_of(CopyMention, ~self._is_ours & self._is_plain[self._places(CopyMention)]):
+        """The strays at the coordinates of plain transactions, and of none. Those at others belong to these."""
+        places = self._places(CopyMention)
+        chosen = (~self._is_ours & self._is_plain[places]) | self._is_stray[places]
+        for copy in self._mentions_of(CopyMention, chosen):
             yield from Case(transaction_of([copy]), facts).strays
 
     def _mentions_of(self, kind: type[Mention], chosen: Any) -> Iterator[Any]:

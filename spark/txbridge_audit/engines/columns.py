@@ -20,6 +20,7 @@ from txbridge.core import names as headers
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import CopyMention, EndMention, HalfMention, Mention, OutcomeMention, position_of
+from txbridge_audit.protocol.record import HIDDEN_NAME
 from txbridge_audit.protocol.worker_records import misplaced
 
 _LONG, _TEXT = pa.int64(), pa.string()
@@ -69,7 +70,9 @@ class _Headers:
         self._codes = coded.indices.to_numpy(zero_copy_only=False)
         self._code = {name: code for code, name in enumerate(known)}
         self.is_ours = np.array([name in ours for name in known], bool)[self._codes]
-        odd = np.array([name not in ours and is_odd(name) for name in known], bool)[self._codes]
+        odd = np.array([name not in ours and (is_odd(name) or HIDDEN_NAME in name) for name in known], bool)[
+            self._codes
+        ]
         self.odd = self._count_by_record(odd) > 0
 
     def _count_by_record(self, chosen: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The work of Spark's tasks: records become mentions, and mentions of a transaction are judged.
+"""The work of both engines: records become mentions, and mentions of a transaction are judged.
 
-The executors get these functions and what they import as a zip file (spark_audit.py): nothing of txbridge is installed
-there, only pyarrow, which PySpark's Arrow functions need, and NumPy.
+The local engine calls these functions in its own process. Spark's executors get them and what they import as a zip file
+(spark_audit.py): nothing of txbridge is installed there, only pyarrow, which PySpark's Arrow functions need, and NumPy.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ import marshal
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
 from txbridge.core.names import Names
-from txbridge_audit.engines import records
-from txbridge_audit.engines.spark import columns
-from txbridge_audit.engines.spark.blocks import BlockCutter, MentionBlock, block_of, unpacked
-from txbridge_audit.engines.spark.columns import SCHEMAS
+from txbridge_audit.engines import columns, records
+from txbridge_audit.engines.blocks import BlockCutter, MentionBlock, block_of, unpacked
+from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.judge.verdict import judge
 from txbridge_audit.ledger.rows import row_of
-from txbridge_audit.ledger.schema import table_of
+from txbridge_audit.ledger.schema import batches_of
 from txbridge_audit.protocol import client_records, worker_records
 from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
 from txbridge_audit.protocol.record import KafkaRecord
@@ -36,12 +35,14 @@ from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.entries import entry_of
 from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import Contribution, contribution_of, most_listed
+from txbridge_audit.report.sums import LEFT_OUT, Contribution, contribution_of, most_listed
 
 #: What a row is: a mention of a transaction or of a relay's row; an odd record; a real topic that a message names; a
 #: checkpoint; a record of a relay's progress.
 #: A row with any other name is a piece of a block (blocks.py), and the name is the kind of its mentions.
 MENTION, ODD, NAMED, CHECKPOINT, PROGRESS = "mention", "odd", "named", "checkpoint", "progress"
+#: Rows that only the driver needs, for the next cut.
+FOR_CUTS = frozenset({NAMED, CHECKPOINT, PROGRESS})
 _KIND_OF: Mapping[str, type[Mention]] = {kind.__name__: kind for kind in SCHEMAS}
 #: `block` is -1 where a mention names no offset, and in rows that are no mention.
 ROWS = "what string, partition bigint, block bigint, row binary"
@@ -53,10 +54,10 @@ _ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int64()), ("bloc
 ANSWERS = "what string, told binary, n bigint"
 ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY, OVERVIEW = "anchor", "unexplained", "sum", "entry", "stray", "overview"
 Answer = tuple[str, bytes, int]
+#: Blocks, with the odd records among their rows.
+Blocks = Iterable[tuple[MentionBlock, list[bytes]]]
 _ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", pa.int64())])
 
-#: Columns of a raw record (intake.py); the timestamp is in ms.
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 #: Rows of an Arrow batch that is made here.
 _BATCH = 1_000
 
@@ -69,9 +70,9 @@ def parsed(parse: Callable[[Iterable[Any]], Iterable[Told]], batches: Iterable[A
     return _in_batches(parse(batches), _ROWS)
 
 
-def answered(ask: Callable[[Iterable[Any]], Iterable[Answer]], batches: Iterable[Any]) -> Iterator[Any]:
+def answered(ask: Callable[[Blocks], Iterable[Answer]], batches: Iterable[Any]) -> Iterator[Any]:
     """The answers to sorted batches of rows."""
-    return _in_batches(ask(batches), _ANSWERS)
+    return _in_batches(ask(blocks_of(rows_in(batches))), _ANSWERS)
 
 
 def _in_batches(rows: Iterable[tuple[Any, ...]], schema: Any) -> Iterator[Any]:
@@ -80,14 +81,6 @@ def _in_batches(rows: Iterable[tuple[Any, ...]], schema: Any) -> Iterator[Any]:
         columns = (list(column) for column in zip(*some, strict=True))
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _records(batches: Iterable[Any]) -> Iterator[KafkaRecord]:
-    for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in _COLUMNS)
-        for topic, partition, offset, timestamp, kind, key, value, headers in zip(*columns, strict=True):
-            pairs = [(header["key"], header["value"]) for header in headers or ()]
-            yield KafkaRecord(topic, partition, offset, timestamp, kind == 0, key, value, pairs)
 
 
 def _told(names: Names, mentions: Iterable[Mention]) -> Iterator[Told]:
@@ -114,7 +107,7 @@ def _in_shape(
         if found is not None:
             yield from cutter.add_columns(*found)
         if left.any():
-            yield from _told(names, read(_records([batch.filter(pa.array(left))])))
+            yield from _told(names, read(records.records_of([batch.filter(pa.array(left))])))
     yield from cutter.cut_rest()
 
 
@@ -128,7 +121,7 @@ def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 
     def read(given: Iterable[KafkaRecord]) -> Iterator[Mention]:
         for half in map(client_records.half_mention, given):
-            named.update(records.real_topics_of(half))
+            named.update(message.topic for message in half.messages if half.fault is None)
             yield half
 
     yield from _in_shape(names, batches, take, read)
@@ -137,7 +130,7 @@ def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 
 def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     last: dict[int, AuditCheckpoint] = {}
-    yield from _told(names, records.offset_mentions(names, last, _records(batches)))
+    yield from _told(names, records.offset_mentions(names, last, records.records_of(batches)))
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics), seen.follows]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
@@ -146,13 +139,13 @@ def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 def progress(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     steps: list[ProgressStep] = []
     named: set[str] = set()
-    yield from _told(names, records.progress_mentions(steps, named, _records(batches)))
+    yield from _told(names, records.progress_mentions(steps, named, records.records_of(batches)))
     yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
     yield from ((PROGRESS, 0, -1, marshal.dumps(tuple(step))) for step in steps)
 
 
 def discards(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, filter(None, map(worker_records.discard_mention, _records(batches))))
+    return _told(names, filter(None, map(worker_records.discard_mention, records.records_of(batches))))
 
 
 def others(
@@ -167,22 +160,23 @@ def others(
 
 
 def checks(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, filter(None, map(worker_records.check_mention, _records(batches))))
+    return _told(names, filter(None, map(worker_records.check_mention, records.records_of(batches))))
 
 
 # Mentions to verdicts
 
 
-def blocks_of(batches: Iterable[Any]) -> Iterator[tuple[MentionBlock, list[bytes]]]:
-    """The blocks one after the other, with the odd records among their rows."""
-    rows = (
-        row
-        for batch in batches
-        for row in zip(*(batch.column(name).to_pylist() for name in ("partition", "block", "what", "row")), strict=True)
-    )
-    for (_, number), of_one in itertools.groupby(rows, key=lambda row: row[:2]):
+def rows_in(batches: Iterable[Any]) -> Iterator[Told]:
+    """The rows of Arrow batches."""
+    names = ("what", "partition", "block", "row")
+    return (row for batch in batches for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True))
+
+
+def blocks_of(rows: Iterable[Told]) -> Blocks:
+    """The blocks one after the other, with the odd records among their rows. The rows are sorted."""
+    for (_, number), of_one in itertools.groupby(rows, key=itemgetter(1, 2)):
         by_what: dict[str, list[bytes]] = {}
-        for _, _, what, packed in of_one:
+        for what, _, _, packed in of_one:
             by_what.setdefault(what, []).append(packed)
         odd = by_what.pop(ODD, [])
         mentions = [from_row(marshal.loads(packed)) for packed in by_what.pop(MENTION, ())]
@@ -192,9 +186,17 @@ def blocks_of(batches: Iterable[Any]) -> Iterator[tuple[MentionBlock, list[bytes
         yield MentionBlock(number, found, mentions), odd
 
 
-def evidence_of(batches: Iterable[Any]) -> Iterator[Answer]:
+def mentions_in(what: str, packed: bytes) -> list[Mention]:
+    """The mentions in a row."""
+    if what in {MENTION, ODD}:
+        return [from_row(marshal.loads(packed))]
+    kind: Any = _KIND_OF[what]
+    return [kind(**line) for line in unpacked(kind, packed).to_pylist()]
+
+
+def evidence_of(blocks: Blocks) -> Iterator[Answer]:
     evidence = Evidence()
-    for block, odd in blocks_of(batches):
+    for block, odd in blocks:
         yield from ((ODD, packed, 1) for packed in odd)
         block.plain.add_evidence(evidence)
         for transaction in block.other_transactions():
@@ -207,12 +209,12 @@ def evidence_of(batches: Iterable[Any]) -> Iterator[Answer]:
 
 
 def verdicts_on(
-    names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, batches: Iterable[Any]
+    names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, blocks: Blocks
 ) -> Iterator[Answer]:
     sums: Counter[Contribution] = Counter()
     listed: Counter[str] = Counter()
     overview = OverviewSums()
-    for block, _ in blocks_of(batches):
+    for block, _ in blocks:
         yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in block.find_strays(facts))
         for lines in block.plain.group_alike(facts, selection):
             # One of them speaks for all: of plain ones there is nothing to list.
@@ -224,7 +226,10 @@ def verdicts_on(
         for transaction in block.other_transactions():
             verdict = judge(transaction, facts)
             yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
-            if not selection.takes(verdict.case.message):
+            message = verdict.case.message
+            if not selection.takes(message):
+                if message is not None and selection.leaves_out(message):
+                    sums[LEFT_OUT,] += 1
                 continue
             if with_overview:
                 overview.take_verdict(verdict)
@@ -233,18 +238,16 @@ def verdicts_on(
                 listed[kind] += 1
                 if listed[kind] <= most_listed(kind):
                     partition, half = verdict.key
-                    entry = asdict(entry_of(names, verdict, kind))
-                    yield ENTRY, marshal.dumps([kind, partition, -1 if half is None else half, entry]), 1
+                    entry = kind, partition, -1 if half is None else half, entry_of(names, verdict, kind)
+                    yield ENTRY, pickle.dumps(entry), 1
     yield from ((SUM, marshal.dumps(told), number) for told, number in sums.items())
     if with_overview:
         yield OVERVIEW, pickle.dumps(overview), 1
 
 
-def ledger_rows(facts: Facts, selection: AuditSelection, batches: Iterable[Any]) -> Iterator[Any]:
+def ledger_rows(facts: Facts, selection: AuditSelection, blocks: Blocks) -> Iterator[Any]:
     """The rows of the ledger, as Arrow batches."""
-    transactions = (one for block, _ in blocks_of(batches) for one in block.all_transactions())
+    transactions = (one for block, _ in blocks for one in block.all_transactions())
     taken = (judge(one, facts) for one in transactions)
     rows = (row_of(verdict) for verdict in taken if selection.takes(verdict.case.message))
-    there = (row for row in rows if row is not None)
-    while some := list(itertools.islice(there, _BATCH)):
-        yield from table_of(some).to_batches()
+    return batches_of(row for row in rows if row is not None)
