@@ -123,6 +123,7 @@ def test_p8_malformed_records_are_set_aside_once_and_stop_nothing(kafka: Embedde
             assert record["TXB_ERROR"], source
             assert record["key"] == (None if value == b"undecodable" else b"key")
             ours = {"TXB_V", "TXB_REASON", "TXB_ERROR", "TXB_SOURCE"}
+            assert value != b"undecodable" or record.keys() == ours | {"key", "value"}
             assert {name: record[name] for name, _ in headers if name not in ours} == {
                 name: value for name, value in headers if name not in ours
             }

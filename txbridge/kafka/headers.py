@@ -1,4 +1,8 @@
-"""Headers of a consumed record, as confluent-kafka returns them, or the reason why they cannot be decoded."""
+"""Headers of a consumed record, as confluent-kafka returns them, or the reason why they cannot be decoded.
+
+Ask once for those of a record. After a name that is not UTF-8, a second answer has NULL in its place, and no error: to
+look at it ends the process.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,6 @@ def headers_of(message: Message) -> Headers:
 def headers_of_all(messages: Iterable[Message]) -> list[Headers | MalformedRecordError]:
     """Headers of each record, or the error when they cannot be decoded."""
     found: list[Headers | MalformedRecordError] = []
-    # Each record is asked once: a second time, the method returns the broken list without an error.
     rest = map(_raw_headers, messages)
     while True:
         try:

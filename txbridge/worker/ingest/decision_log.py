@@ -18,7 +18,7 @@ from txbridge.core.names import Names
 from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.headers import copyable_headers, headers_of, offset_of
+from txbridge.kafka.headers import headers_of, offset_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
 from txbridge.worker.restored import Restored
@@ -292,7 +292,7 @@ class DecisionLog:
             try:
                 headers = headers_of(message)
             except MalformedRecordError as error:
-                event = DecisionEvent(offset_of(message), message.key(), message.value(), copyable_headers(message))
+                event = DecisionEvent(offset_of(message), message.key(), message.value(), ())
                 self._append_record(event, self._as_malformed(event, str(error)))
             else:
                 appended = message.timestamp()[1]

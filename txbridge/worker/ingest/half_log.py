@@ -169,20 +169,23 @@ class HalfLog:
     def _take_in_each(self, messages: Sequence[Message], headers: Sequence[Headers | MalformedRecordError]) -> None:
         state, queue = self._state, self._state.queue
         for message, its in zip(messages, headers, strict=True):
+            if isinstance(its, MalformedRecordError):
+                self._last_id = ""
+                self._take_in_malformed(message, (), str(its))
+                continue
             try:
-                if isinstance(its, MalformedRecordError):
-                    raise its
                 half = to_half(message, state.names, its)
             except MalformedRecordError as error:
                 self._last_id = ""
-                self._take_in_malformed(message, str(error))
+                self._take_in_malformed(message, its, str(error))
                 continue
             self._last_id = half.transaction_id
             first = queue.note_id(half)
             if first is not None:
-                self._take_in_malformed(message, f"a copy of the half message at offset {first}: the same id", first)
+                copied = f"a copy of the half message at offset {first}: the same id"
+                self._take_in_malformed(message, its, copied, first)
             elif (why := queue.why_not_read(half)) is not None:
-                self._take_in_malformed(message, why)
+                self._take_in_malformed(message, its, why)
             elif queue.read_half(half):
                 state.bodies.put(half)
 
@@ -193,7 +196,7 @@ class HalfLog:
             self._mark = mark_of(last, self._state.names, self._last_id)
         return self._mark
 
-    def _take_in_malformed(self, message: Message, error: str, copy_of: int | None = None) -> None:
+    def _take_in_malformed(self, message: Message, headers: Headers, error: str, copy_of: int | None = None) -> None:
         offset, size = offset_of(message), len(message.value() or b"")
         if not self._state.queue.read_malformed(offset, size):
             return
@@ -201,17 +204,17 @@ class HalfLog:
         if self._malformed_bytes + size > _MALFORMED_BYTES:
             self._malformed[offset] = why
         else:
-            self._malformed[offset] = self._as_malformed(message, why)
+            self._malformed[offset] = self._as_malformed(message, headers, why)
             self._malformed_bytes += size
 
-    def _as_malformed(self, message: Message, why: _Unread) -> MalformedRecord:
+    def _as_malformed(self, message: Message, headers: Headers, why: _Unread) -> MalformedRecord:
         return MalformedRecord(
             topic=self._state.half_reader.topic,
             partition=self._state.partition,
             offset=offset_of(message),
             key=message.key(),
             value=message.value(),
-            headers=copyable_headers(message),
+            headers=headers,
             error=why.error,
             copy_of=why.copy_of,
         )
@@ -230,7 +233,7 @@ class HalfLog:
         if unread:
             for message in self._state.bodies.read_back(unread):
                 offset = offset_of(message)
-                found[offset] = self._as_malformed(message, unread[offset])
+                found[offset] = self._as_malformed(message, copyable_headers(message), unread[offset])
         for offset in wanted - found.keys():
             # Retention has deleted it meanwhile.
             topic, partition = self._state.half_reader.topic, self._state.partition
