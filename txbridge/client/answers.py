@@ -102,6 +102,8 @@ class Stage(Enum):
     ENDED = auto()
     #: COMMIT is sent, and not answered. Only the database has the outcome.
     COMMITTING = auto()
+    #: The function has committed it by itself, says the table.
+    COMMITTED = auto()
     #: It is rolled back, or will be: nothing can commit it any more.
     ROLLED_BACK = auto()
 

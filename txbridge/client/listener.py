@@ -8,6 +8,7 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
@@ -25,7 +26,7 @@ from txbridge.client.answers import (
 )
 from txbridge.client.base.log import report
 from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable, require_plain
-from txbridge.client.message import MessageExt
+from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.errors import UsageError
 from txbridge.masking import masked
@@ -33,6 +34,9 @@ from txbridge.masking import masked
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
 
+#: Looks a transaction up: whether it is committed, None if nobody knows yet.
+Check: TypeAlias = Callable[[MessageExt], bool | None]
+AsyncCheck: TypeAlias = Check | Callable[[MessageExt], Awaitable[bool | None]]
 #: Runs a local transaction: called with the message and the argument of the send.
 LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
 #: The function of a send. A SQL listener gives it a connection or session first, and takes True and None as commits.
@@ -46,6 +50,20 @@ AsyncFunction: TypeAlias = (
     | Callable[[MessageExt, A], Awaitable[Answer[R] | bool | None]]
     | Callable[[G, MessageExt, A], Awaitable[Committed[R] | bool | None]]
 )
+
+
+@dataclass(slots=True)
+class Opened(Generic[G]):
+    """A local transaction that is open: its function, or the body of an announcement, runs."""
+
+    #: The message. It has no half message if it is stored instead.
+    message: MessageExt
+    #: What a function gets first: the connection or session of a SQL listener.
+    given: tuple[G, ...] = ()
+    #: Messages that become rows of the outbox at its end; None without an outbox.
+    added: list[Message] | None = None
+    #: What it is committed with.
+    answer: LocalTransactionState | Committed[Any] = LocalTransactionState.COMMIT_MESSAGE
 
 
 class TransactionListener(ABC, Generic[G]):
@@ -70,12 +88,13 @@ class TransactionListener(ABC, Generic[G]):
         """
 
     @abstractmethod
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | None:
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | bool | None:
         """Look up the outcome of the local transaction `message.transaction_id`.
 
         It runs in `check_executor` or the producer's pool, for an AsyncTransactionProducer in the loop's default
         executor. The worker may ask any process of the producer group, even one that never ran this transaction. None
-        and an exception count as unknown, and the worker will ask again; `Rollback` rolls back with its reason.
+        and an exception count as unknown, and the worker will ask again; `Rollback` rolls back with its reason. True
+        commits, and False rolls back.
         """
 
     def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
@@ -88,6 +107,13 @@ class TransactionListener(ABC, Generic[G]):
         require_arguments(function, "message", "arg")
         return function
 
+    def open_transaction(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:
+        """Return the local transaction around the body of an announcement. Here there is none: the body does it all.
+
+        A listener that wraps one of txbridge's passes the call on.
+        """
+        return nullcontext(Opened(message))
+
     def barrier_id(self) -> str | None:
         """Identity of the barrier table for the next half message; None if the listener has none.
 
@@ -96,6 +122,35 @@ class TransactionListener(ABC, Generic[G]):
         that wraps one of txbridge's passes its value on.
         """
         return None
+
+
+def opened_by(
+    listener: AsyncTransactionListener[G] | TransactionListener[G], message: MessageExt
+) -> AbstractAsyncContextManager[Opened[G]]:
+    """Return the local transaction of a listener for an event loop. Raises UsageError for one that would block it."""
+    opened = listener.open_transaction(message)
+    if not isinstance(opened, AbstractAsyncContextManager):
+        raise UsageError(f"a transaction of {type(listener).__name__} blocks the event loop: give an AsyncSqlBridge")
+    return opened
+
+
+class CheckFunction(TransactionListener):
+    """A listener for announcements that has a function for checks, and no local transactions of its own."""
+
+    needs_function = True
+
+    def __init__(self, check: AsyncCheck) -> None:
+        """Raise UsageError for a function that cannot be called with a message."""
+        require_callable(check)
+        require_arguments(check, "message")
+        self._check = check
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
+        raise NotImplementedError
+
+    def check_local_transaction(self, message: MessageExt) -> Any:
+        # On an event loop it may be the coroutine of an answer, which is awaited.
+        return self._check(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +175,13 @@ class ListenerOutcome:
 COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 _ROLLBACK = ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE)
 UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOWN)
-_OUTCOMES: dict[object, ListenerOutcome] = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
+#: The outcome of a commit whose messages are in the outbox.
+STORED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE, send_status=SendStatus.STORED)
+_OUTCOMES: dict[object, ListenerOutcome] = {
+    **{outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)},
+    True: COMMIT,
+    False: _ROLLBACK,
+}
 
 
 def bind_execute(
@@ -134,7 +195,7 @@ def bind_execute(
     return listener.execute_local_transaction
 
 
-def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
+def execution_failed(message: MessageExt, error: BaseException, level: int = logging.WARNING) -> ListenerOutcome:
     """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark.
 
     Rollback rolls back, unless the listener is not sure of it. Any error does if the listener is.
@@ -142,7 +203,7 @@ def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutco
     stage = message.course.stage
     if isinstance(error, Rollback) and stage in (Stage.BEFORE, Stage.ROLLED_BACK):
         return _refused(error)
-    report(logging.WARNING, "local_transaction_raised", exception=error, **message.log_fields)
+    report(level, "local_transaction_raised", exception=error, **message.log_fields)
     failed = _failed("executeLocalTransactionBranch exception: ", error)
     return replace(failed, state=_ROLLBACK.state) if stage is Stage.ROLLED_BACK else failed
 
@@ -172,9 +233,10 @@ def execute(
 def judged(returned: object, message: MessageExt, function: Callable[..., Any]) -> ListenerOutcome:
     """Return the outcome for what the application's function has returned.
 
-    None is unknown, as in RocketMQ. Any other value that is no answer is a mistake of the listener, and is unknown too.
+    None is unknown, as in RocketMQ; True commits, and False rolls back. Any other value that is no answer is a mistake
+    of the listener, and is unknown too.
     """
-    if isinstance(returned, LocalTransactionState):
+    if isinstance(returned, LocalTransactionState | bool):
         return _OUTCOMES[returned]
     if isinstance(returned, Committed):
         status = SendStatus.STORED if isinstance(returned, Stored) else SendStatus.SEND_OK
@@ -241,6 +303,10 @@ class AsyncTransactionListener(ABC, Generic[G]):
         require_callable(function)
         require_arguments(function, "message", "arg")
         return function
+
+    def open_transaction(self, message: MessageExt) -> AbstractAsyncContextManager[Opened[G]]:
+        """Return the local transaction around the body of an announcement, as in TransactionListener."""
+        return nullcontext(Opened(message))
 
     def barrier_id(self) -> Awaitable[str | None] | str | None:
         """Identity of the barrier table for the next half message, as in TransactionListener. It must not block."""

@@ -200,13 +200,13 @@ class MessageExt(Message):
     #: Time at which Kafka stored this check, in ms since 1970-01-01 UTC; None in `execute_local_transaction`.
     check_timestamp: int | None = None
 
-    #: All messages of a transaction with several ones; else empty.
-    _several = ()
+    #: All messages of a transaction with several ones, or with none.
+    _several: ClassVar[tuple[Message, ...] | None] = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages of the transaction, in the order of delivery."""
-        return self._several or (self,)
+        return (self,) if self._several is None else self._several
 
     @property
     def has_half(self) -> bool:
@@ -451,3 +451,8 @@ def _has_offset(time: datetime) -> bool:
     except NotImplementedError:
         # Of a tzinfo that does not say it.
         return False
+
+
+#: Stands for the messages of an announcement that has none at its begin.
+NO_MESSAGE = Message("", None)
+NO_MESSAGE.__dict__["_several"] = ()

@@ -16,6 +16,7 @@ from txbridge.client.base.contained import ContainedFuture, calling, is_called_b
 from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow.attempts import InFlight
+from txbridge.client.flow.send_path import Undecided
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
@@ -315,7 +316,8 @@ class Pipeline:
                 try:
                     if isinstance(prepared, PrepareError):
                         prepared = sends.require_stored(attempt.transaction_id, prepared)
-                    result = sends.run_local_transaction(attempt.run, attempt.message, prepared, attempt.arg)
+                    undecided = Undecided(sends, prepared, attempt.message)
+                    result = undecided.run_listener(attempt.run, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:

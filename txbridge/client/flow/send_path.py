@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaError
 
-from txbridge.client.answers import LocalTransactionState
+from txbridge.client.answers import LocalTransactionState, Stage
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
@@ -61,7 +61,8 @@ class SendPath:
     4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
     5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up. If the listener
        has an outbox, the local transaction then stores the message; while Kafka is known to be away, at once.
-    6. The local transaction runs. `send_decision` sends its decision, also if it was interrupted.
+    6. The local transaction runs between begin and end of an `Undecided`, which sends its decision, also if it was
+       interrupted.
     7. `finish_attempt` ends the attempt in every case.
 
     A check of the transaction is answered by `known_outcome` or the application, and `send_answer`.
@@ -280,15 +281,42 @@ class SendPath:
             raise
         return self.require_stored(transaction_id, result, has_listener=has_listener)
 
-    def run_local_transaction(
-        self, run: LocalTransaction, message: Message, prepared: Prepared, arg: Any
-    ) -> TransactionSendResult:
-        """Run the local transaction in this thread, and queue its decision."""
-        given = prepared.for_listener(message)
-        try:
-            outcome = execute(run, given, arg)
-        except BaseException as error:
-            # Interrupted. Unknown is sent, or the rollback that is certain.
-            self.send_decision(prepared, execution_failed(given, error))
-            raise
-        return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome, message))
+
+class Undecided:
+    """A transaction from its half message to its decision: where the send path is entered, and left.
+
+    The block does the local transaction and sets `outcome`. Its end sends the decision: this one, or the one that an
+    exception means.
+    """
+
+    __slots__ = ("_message", "_sends", "end", "given", "outcome", "prepared")
+
+    def __init__(self, sends: SendPath | None, prepared: Prepared, message: Message) -> None:
+        """Without a send path, Kafka has not answered yet, and the block stores the message."""
+        self._sends = sends
+        self._message = message
+        self.prepared = prepared
+        #: The message for the listener.
+        self.given = prepared.for_listener(message)
+        #: None until it is known.
+        self.outcome: ListenerOutcome | None = None
+        #: The way of the decision to Kafka, if there is one.
+        self.end: Ticket | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            # The caller gets it, so a rollback that is certain needs no line in the log.
+            is_certain = self.given.course.stage is Stage.ROLLED_BACK
+            self.outcome = execution_failed(self.given, error, logging.DEBUG if is_certain else logging.WARNING)
+        assert self.outcome is not None
+        if self._sends is not None:
+            self.end = self._sends.send_decision(self.prepared, self.outcome, self._message)
+
+    def run_listener(self, run: LocalTransaction, arg: Any) -> TransactionSendResult:
+        """Do it all in this thread: the local transaction is a function of the application."""
+        with self:
+            self.outcome = execute(run, self.given, arg)
+        return TransactionSendResult.of_decision(self.prepared, self.outcome, self.end)
