@@ -99,11 +99,11 @@ class Announcement(Generic[G]):
         self._attempt.outcome = COMMIT if self._message.has_half else STORED
 
     def error_of(self, error: Exception) -> Exception:
-        """Return what the block raises for this error, which may be the same: then it is rolled back."""
+        """Return what the block raises for this error: the same one, if the outcome is certain."""
         if isinstance(error, RolledBackByCheck):
             # Before the body was run.
             return PrepareError(str(error))
-        is_certain = self._attempt.given.course.stage is Stage.ROLLED_BACK or self.is_committed is False
+        is_certain = self._attempt.given.course.stage is Stage.ROLLED_BACK or self.is_committed is not None
         # A mistake in the program has to be read, whatever became of the transaction.
         return error if is_certain or isinstance(error, UsageError) else OutcomeUnknownError(self.transaction_id)
 
