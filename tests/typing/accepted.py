@@ -9,9 +9,12 @@ from typing import Any, assert_type
 from prometheus_client import CollectorRegistry
 
 from txbridge import (
+    Announcement,
+    AsyncBridge,
     AsyncTransactionListener,
     AsyncTransactionProducer,
     AsyncTransactionSendResult,
+    Bridge,
     CancelOutcome,
     CancelResult,
     ClientMetrics,
@@ -24,6 +27,7 @@ from txbridge import (
     LocalTransactionState,
     Message,
     MessageExt,
+    OutcomeUnknownError,
     PrepareError,
     Rollback,
     SendStatus,
@@ -135,5 +139,13 @@ async def on_a_loop() -> None:
     await AsyncTransactionProducer("orders", Orders(), SETTINGS).close(timeout=1.0)
 
 
+async def announcements() -> None:
+    with Bridge("orders", Narrower(), SETTINGS) as bridge, bridge.announce(*messages()) as tx:
+        assert_type(tx, Announcement)
+    async with AsyncBridge("orders", lambda message: None, SETTINGS).announce(messages()[0]) as one:
+        assert_type(one.transaction_id, str)
+
+
 def errors() -> list[type[TxBridgeError]]:
-    return [UsageError, PrepareError, EndTransactionError, LayoutError, EnvironmentProblemError, KafkaUnreachableError]
+    ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError]
+    return [*ours, LayoutError, EnvironmentProblemError, KafkaUnreachableError]

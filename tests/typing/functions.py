@@ -10,11 +10,14 @@ from pydantic import BaseModel
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
-from txbridge_sqlalchemy import AsyncSqlTransactionListener, SqlTransactionListener
+from txbridge_sqlalchemy import AsyncSqlBridge, AsyncSqlTransactionListener, Outbox, SqlBridge, SqlTransactionListener
 
 from txbridge import (
+    Announcement,
     AsyncTransactionProducer,
     AsyncTransactionSendResult,
+    Bridge,
+    CancelResult,
     Committed,
     LocalTransactionState,
     Message,
@@ -134,3 +137,26 @@ async def of_an_async_engine() -> None:
     blocking = AsyncTransactionProducer("orders", SqlTransactionListener(create_engine("sqlite://")), SETTINGS)
     number = await blocking.send_message_in_transaction(MESSAGE, Order(), execute=with_connection)
     assert_type(number.value, int | None)
+
+
+async def announcements() -> None:
+    engine, asynchronous = create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")
+    with SqlBridge("orders", engine, SETTINGS, namespace="shop") as bridge, bridge.announce(MESSAGE, MESSAGE) as tx:
+        assert_type(tx, Announcement[Connection])
+        assert_type(tx.connection, Connection)
+        assert_type(tx.is_committed, bool | None)
+        tx.add(b"no message")  # refused
+    with SqlBridge("orders", sessionmaker(engine), outbox=Outbox(), patience=40).announce() as stored:
+        assert_type(stored.session, Session)
+    SqlBridge("orders", asynchronous, SETTINGS)  # refused
+    SqlBridge("orders", engine, SETTINGS, check_concurrency=4)  # refused
+    async with AsyncSqlBridge("orders", async_sessionmaker(asynchronous), SETTINGS).announce(MESSAGE) as one:
+        assert_type(one.session, AsyncSession)
+        assert_type(one.transaction_id, str)
+    async with AsyncSqlBridge("orders", asynchronous, SETTINGS) as on_loop, on_loop.announce(MESSAGE) as other:
+        print(assert_type(other.connection, AsyncConnection))
+        assert_type(await on_loop.cancel(other, "why"), CancelResult)
+    with Bridge("orders", lambda message: message.transaction_id in SETTINGS, SETTINGS) as plain:
+        with plain.announce("no message"):  # refused
+            pass
+    Bridge("orders", lambda message: "yes", SETTINGS)  # refused
