@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from txbridge.client.announcement import Announcement
-    from txbridge.client.answers import Committed, DecidedBy, LocalTransactionState, Rollback, SendStatus
+    from txbridge.client.answers import LocalTransactionState, Rollback, SendStatus
     from txbridge.client.async_bridge import AsyncBridge
     from txbridge.client.async_producer import AsyncTransactionProducer
     from txbridge.client.bridge import Bridge
@@ -28,8 +28,6 @@ __all__ = [
     "CancelOutcome",
     "CancelResult",
     "ClientMetrics",
-    "Committed",
-    "DecidedBy",
     "EndTransactionError",
     "EnvironmentProblemError",
     "KafkaUnreachableError",
@@ -54,7 +52,7 @@ _HOMES = {
     name: home
     for home, names in {
         "client.announcement": "Announcement",
-        "client.answers": "Committed DecidedBy LocalTransactionState Rollback SendStatus",
+        "client.answers": "LocalTransactionState Rollback SendStatus",
         "client.async_bridge": "AsyncBridge",
         "client.async_producer": "AsyncTransactionProducer",
         "client.bridge": "Bridge",

@@ -23,10 +23,10 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError
-from txbridge.client.listener import LocalTransaction, Opened
+from txbridge.client.listener import Opened
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
-from txbridge_django.conf import refuse_autocommit_off, require_sendable
+from txbridge_django.conf import refuse_autocommit_off
 from txbridge_django.models import Transaction
 
 
@@ -71,11 +71,6 @@ class DjangoTransactionListener(BarrierListener):
                 # A server that loads wsgi.py before it forks would share this connection among its web processes.
                 connection.close()
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        # Also for calls of `get_producer()`, which txbridge_django has not wrapped.
-        require_sendable(self._database, function)
-        return super().bind_function(function)
-
     def _verify_once(self) -> None:
         """Do nothing: the producer of a process verifies the table before it starts."""
 
@@ -101,7 +96,7 @@ class DjangoTransactionListener(BarrierListener):
                 finally:
                     if connection.closed_in_transaction or not is_in_transaction(connection.connection):
                         course.stage = Stage.ENDED
-                self._require_committable(message.transaction_id, xid, earlier_error)
+                self._require_committable(message, xid, earlier_error)
                 course.stage = Stage.COMMITTING
         except (DatabaseError, LostTransactionError) as error:
             # COMMIT was not sent, or it has failed, unless Django has closed a connection that did not answer it. Or
@@ -134,7 +129,7 @@ class DjangoTransactionListener(BarrierListener):
     def _all_rows(self) -> Any:
         return Transaction.objects.using(self._database)
 
-    def _require_committable(self, transaction_id: str, xid: int | None, earlier_error: Exception | None) -> None:
+    def _require_committable(self, message: MessageExt, xid: int | None, earlier_error: Exception | None) -> None:
         """Raise LostTransactionError if COMMIT would not commit the row, and Rollback if the function wants it so."""
         connection = connections[self._database]
         if connection.needs_rollback:
@@ -144,7 +139,7 @@ class DjangoTransactionListener(BarrierListener):
             raise Rollback
         # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may have
         # ended the transaction by itself.
-        if not self._is_committable(transaction_id, xid):
+        if message.course.stage is Stage.ENDED or not self._is_committable(message.transaction_id, xid):
             raise LostTransactionError(_CAUGHT)
 
     def _is_committable(self, transaction_id: str, xid: int | None) -> bool:

@@ -20,10 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
-from txbridge import AsyncBridge, AsyncTransactionListener, Committed, LocalTransactionState, MessageExt
-from txbridge.client.answers import G
+from txbridge import AsyncBridge, AsyncTransactionListener, LocalTransactionState, MessageExt
+from txbridge.client.answers import G, Stored
 from txbridge.client.coroutines import require_arguments, require_coroutine
-from txbridge.client.listener import LocalTransaction, Opened
+from txbridge.client.listener import Opened
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.sql_listener import SqlBridgeOptions, SqlOptions, SqlTransactionListener, split_options
@@ -38,7 +38,7 @@ _G = TypeVar("_G")
 
 
 #: As SqlFunction; it is awaited.
-AsyncSqlFunction: TypeAlias = Callable[[_G, MessageExt, Any], Awaitable[bool | Committed[Any] | None]]
+AsyncSqlFunction: TypeAlias = Callable[[_G, MessageExt, Any], Awaitable[bool | None]]
 
 
 class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
@@ -81,7 +81,6 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
     ) -> None:
         self._listener = _ListenerInGreenlet(database, None if execute is None else _awaited(execute), **options)
         self.forwarding = self._listener.forwarding
-        self.needs_function = self._listener.needs_function
 
     async def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
@@ -94,7 +93,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         """Identity of the table, which half messages carry. Read once, and created if the table has none."""
         return await greenlet_spawn(self._listener.barrier_id)
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
         """Run the application's function and write the transaction's row, all or nothing.
 
         See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction.
@@ -112,9 +111,6 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
             await greenlet_spawn(steps.__exit__, type(error), error, error.__traceback__)
             raise
         await greenlet_spawn(steps.__exit__, None, None, None)
-
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        return partial(greenlet_spawn, self._listener.bind_function(_awaited(function)))
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.

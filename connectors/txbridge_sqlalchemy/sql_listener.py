@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from txbridge import Bridge, Committed, MessageExt
+from txbridge import Bridge, MessageExt
 from txbridge.client.answers import G, Stage
 from txbridge.client.barrier import (
     BARRIER_ROW,
@@ -24,7 +23,7 @@ from txbridge.client.barrier import (
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError
 from txbridge.client.coroutines import require_arguments, require_plain
-from txbridge.client.listener import LocalTransaction, Opened
+from txbridge.client.listener import Opened
 from txbridge.client.options import ProducerOptions
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
@@ -44,7 +43,7 @@ _STATES = select(transactions.c.id, transactions.c.state).where(transactions.c.i
 #: still below the session time-out of a client.
 DEFAULT_CHECK_WAIT_S = 3.0
 #: A function of a listener: called with the connection or session, the message and the argument of the send.
-SqlFunction: TypeAlias = Callable[[_T, MessageExt, Any], bool | Committed[Any] | None]
+SqlFunction: TypeAlias = Callable[[_T, MessageExt, Any], bool | None]
 
 
 class SqlOptions(TypedDict, total=False):
@@ -74,9 +73,8 @@ class SqlTransactionListener(BarrierListener[G]):
         database: an Engine, or a sessionmaker that is bound to exactly one.
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
-            through unless a savepoint contains them. It returns None, True or `Committed(value)` to commit. It returns
-            False or raises `Rollback(reason)` to roll back. Another exception rolls both back, too. Without it, each
-            send names its function.
+            through unless a savepoint contains them. It returns None or True to commit. It returns False or raises
+            `Rollback(reason)` to roll back. Another exception rolls both back, too. Announcements need none.
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
@@ -115,7 +113,8 @@ class SqlTransactionListener(BarrierListener[G]):
             raise UsageError(f"check_wait must be positive, not {check_wait}")
         self._opener = self._make_opener(database)
         if execute is not None:
-            self.bind_function(execute)
+            require_plain(execute, "an AsyncSqlTransactionListener takes it")
+            require_arguments(execute, "connection", "message", "arg")
         self._wait_ms = max(1, round(check_wait * 1000))
         self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)
 
@@ -144,11 +143,6 @@ class SqlTransactionListener(BarrierListener[G]):
             with begin(self._opener, transactions) as work:
                 self.forwarding.verify(work.connection)
         self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
-
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        require_plain(function, "an AsyncSqlTransactionListener takes it")
-        require_arguments(function, "connection", "message", "arg")
-        return partial(self._run_function, function)
 
     @contextmanager
     def open_transaction(self, message: MessageExt) -> Iterator[Opened[G]]:

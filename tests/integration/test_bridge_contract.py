@@ -21,8 +21,6 @@ from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     CancelOutcome,
-    Committed,
-    DecidedBy,
     EndTransactionError,
     Message,
     Rollback,
@@ -136,17 +134,11 @@ def test_a_commit_is_delivered_once_as_it_was_sent(bridge, topic):
 
 
 def test_a_rollback_is_never_visible_and_its_sender_knows_why(bridge, topic):
-    def order(message, number):
-        if number > 9:
-            raise Rollback("out of stock")
-        return Committed(number + 1_000)
-
     producer = bridge.start_producer(Scripted(), topic)
-    refused = producer.send_message_in_transaction(Message(topic, b"refused"), 10, execute=order)
-    placed = producer.send_message_in_transaction(Message(topic, b"placed"), 9, execute=order)
-    assert (refused.local_transaction_state, refused.reason, refused.value) == (ROLLBACK, "out of stock", None)
-    assert (placed.local_transaction_state, placed.reason, placed.value) == (COMMIT, None, 1_009)
-    assert [refused.decided_by, placed.decided_by] == [DecidedBy.FUNCTION] * 2
+    refused = producer.send_message_in_transaction(Message(topic, b"refused"), Rollback("out of stock"))
+    placed = producer.send_message_in_transaction(Message(topic, b"placed"), COMMIT)
+    assert (refused.local_transaction_state, str(refused.local_exception)) == (ROLLBACK, "out of stock")
+    assert (placed.local_transaction_state, placed.local_exception) == (COMMIT, None)
     assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
     assert bridge.wait_fate(placed) is TransactionState.COMMITTED
     assert values(bridge, topic) == [b"placed"]
@@ -269,7 +261,7 @@ async def test_a_producer_on_an_event_loop(bridge, topic, monkeypatch):
         # A method that a test replaces is the one that counts.
         monkeypatch.setattr(listener, "execute_local_transaction", forget)
         second = await producer.send_message_in_transaction(Message(topic, b"2"), COMMIT)
-        assert second.decided_by is DecidedBy.NOBODY
+        assert second.local_transaction_state is UNKNOWN
         assert await bridge.aio.let_checks_be_due() == 1
         assert await bridge.aio.wait_fate(second) is TransactionState.COMMITTED
         assert [one.value() for one in await bridge.aio.wait_visible(topic, 2)] == [b"1", b"2"]
@@ -289,15 +281,15 @@ def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
         connection.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
 
     def place(number):
-        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number, execute=place_order)
+        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number)
 
-    producer = bridge.start_producer(SqlTransactionListener(engine), topic)
+    producer = bridge.start_producer(SqlTransactionListener(engine, place_order), topic)
     placed, refused, twice = place(1), place(10), place(1)
     bridge.lose_decision()
     lost = place(2)
     assert bridge.wait_fate(placed) is TransactionState.COMMITTED
     assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
-    assert (refused.decided_by, refused.reason) == (DecidedBy.FUNCTION, "out of stock")
+    assert (refused.local_transaction_state, str(refused.local_exception)) == (ROLLBACK, "out of stock")
     assert bridge.let_checks_be_due() == 1
     assert bridge.wait_fate(twice) is TransactionState.ROLLED_BACK
     assert bridge.wait_fate(lost) is TransactionState.COMMITTED
@@ -352,7 +344,7 @@ class Program:
         return {
             "message": message,
             "several": random.choice([0] * 3 + [1, 2]),
-            "result": random.choice([COMMIT, COMMIT, ROLLBACK, UNKNOWN, Committed(7), None, KeyError("x")]),
+            "result": random.choice([COMMIT, COMMIT, ROLLBACK, UNKNOWN, True, None, KeyError("x")]),
             "lost": random.random() < 0.2,
             "answer": random.choice([COMMIT, ROLLBACK, UNKNOWN]),
             "cancel": random.random() < 0.2,

@@ -18,8 +18,6 @@ from txbridge import (
     CancelOutcome,
     CancelResult,
     ClientMetrics,
-    Committed,
-    DecidedBy,
     EndTransactionError,
     EnvironmentProblemError,
     KafkaUnreachableError,
@@ -66,12 +64,6 @@ class Narrower(TransactionListener):
         return LocalTransactionState.ROLLBACK_MESSAGE
 
 
-def place_order(message: MessageExt, amount: int) -> Committed[str]:
-    if amount > 1_000:
-        raise Rollback("too expensive")
-    return Committed(f"{amount}")
-
-
 class AsyncOrders(AsyncTransactionListener):
     """Each method may be a coroutine or a plain function."""
 
@@ -116,8 +108,6 @@ def blocking() -> None:
             assert_type(result.local_transaction_state, LocalTransactionState)
             assert_type(result.local_exception, Exception | None)
             assert_type(result.send_status, SendStatus)
-            assert_type(result.decided_by, DecidedBy)
-            assert_type(result.reason, str | None)
             result.wait(timeout=1.0)
         assert_type(producer.submit_message_in_transaction(messages()[0]), Future[TransactionSendResult])
         assert_type(producer.cancel(result, "why"), CancelResult)
@@ -147,5 +137,6 @@ async def announcements() -> None:
 
 
 def errors() -> list[type[TxBridgeError]]:
+    print(Rollback("too expensive"))
     ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError]
     return [*ours, LayoutError, EnvironmentProblemError, KafkaUnreachableError]

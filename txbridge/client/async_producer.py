@@ -6,16 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from txbridge.client.answers import A, G, LocalTransactionState, R
+from txbridge.client.answers import G, LocalTransactionState
 from txbridge.client.async_bridge import AsyncBridge
-from txbridge.client.listener import (
-    AsyncFunction,
-    AsyncTransactionListener,
-    LocalTransaction,
-    TransactionListener,
-    bind_execute,
-    call_function,
-)
+from txbridge.client.listener import AsyncTransactionListener, LocalTransaction, TransactionListener, call_function
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import ProducerOptions
 from txbridge.client.result import AsyncTransactionSendResult
@@ -52,12 +45,8 @@ class AsyncTransactionProducer(AsyncBridge[G]):
             )
         super().__init__(group, listener, settings, check_concurrency=check_concurrency, **options)
 
-    async def send_message_in_transaction(
-        self, message: Message, arg: A | None = None, *, execute: AsyncFunction[A, R, G] | None = None
-    ) -> AsyncTransactionSendResult[R]:
+    async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
-
-        With an AsyncTransactionListener, `execute` may be `async def` or plain, as the listener's methods may.
 
         Any number of tasks may await it at the same time. While 2,000 sends, or messages of 64 MiB together, are in
         flight, further sends wait. Sends of a listener method do not wait.
@@ -68,7 +57,7 @@ class AsyncTransactionProducer(AsyncBridge[G]):
         method goes on in its thread, and `close` waits for it.
         """
         check_message(message, self._options.names)
-        return await self._send_one(message, arg, bind_execute(self._listener, execute))
+        return await self._send_one(message, arg, self._listener.execute_local_transaction)
 
     async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
         """Send a message that names a time of delivery, without a local transaction. `timeout` is in seconds.
@@ -83,11 +72,11 @@ class AsyncTransactionProducer(AsyncBridge[G]):
         return result
 
     async def send_messages_in_transaction(
-        self, messages: Iterable[Message], arg: A | None = None, *, execute: AsyncFunction[A, R, G] | None = None
-    ) -> AsyncTransactionSendResult[R]:
+        self, messages: Iterable[Message], arg: Any = None
+    ) -> AsyncTransactionSendResult:
         """Send several messages in one transaction: readers see all of them or none."""
         message = together(messages, self._options.names)
-        return await self._send_one(message, arg, bind_execute(self._listener, execute))
+        return await self._send_one(message, arg, self._listener.execute_local_transaction)
 
     async def _send_one(self, message: Message, arg: Any, run: LocalTransaction) -> AsyncTransactionSendResult:
         left: list[asyncio.Future[Any]] = []

@@ -6,18 +6,14 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
-from txbridge.client.answers import Committed, G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
+from txbridge.client.answers import G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
 from txbridge.client.barrier import ANSWERS, BARRIER_ROW, COMMITTED, ROLLED_BACK, Barrier, PurgedError, is_busy
 from txbridge.client.base.log import report
-from txbridge.client.listener import LocalTransaction, Opened, TransactionListener
+from txbridge.client.listener import Opened, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
-
-#: The commit of a function, with its value if there is one.
-_Commit: TypeAlias = LocalTransactionState | Committed[Any]
 
 
 class RowDecidesError(Exception):
@@ -34,7 +30,6 @@ class BarrierListener(TransactionListener[G]):
     def __init__(self, patience: float, function: Callable[..., Any] | None = None) -> None:
         self._barrier = Barrier(patience)
         self._function = function
-        self.needs_function = function is None
 
     @abstractmethod
     def verify(self) -> None:
@@ -69,7 +64,7 @@ class BarrierListener(TransactionListener[G]):
             self.verify()
         return self._barrier.id
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> _Commit:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
         """Run the application's function and write the transaction's row, all or nothing.
 
         Exceptions of the function and of the database are raised after the rollback. The client rolls the message
@@ -77,11 +72,15 @@ class BarrierListener(TransactionListener[G]):
         not answered, or the function has committed by itself, it counts as unknown, and a check finds the outcome.
         """
         if self._function is None:
-            raise UsageError("the listener has no function: give it one, or each send (execute)")
-        return self._run_function(self._function, message, arg)
-
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        return partial(self._run_function, super().bind_function(function))
+            raise UsageError("the listener has no function for its local transactions: give it one, or announce")
+        opened = Opened[G](message)
+        try:
+            with self.open_transaction(message) as opened:
+                opened.answer = commit_of(self._function(*opened.given, opened.message, arg))
+        except (RowDecidesError, LostTransactionError, Rollback):
+            if message.course.stage is not Stage.COMMITTED:
+                raise
+        return opened.answer
 
     @contextmanager
     def open_transaction(self, message: MessageExt) -> Iterator[Opened[G]]:
@@ -120,17 +119,7 @@ class BarrierListener(TransactionListener[G]):
             raise
         if not message.has_half and self.forwarding is not None:
             self.forwarding.count_stored()
-            opened.answer = Stored(opened.answer.value if isinstance(opened.answer, Committed) else None)
-
-    def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
-        opened = Opened[G](message)
-        try:
-            with self.open_transaction(message) as opened:
-                opened.answer = commit_of(function(*opened.given, opened.message, arg))
-        except (RowDecidesError, LostTransactionError, Rollback):
-            if message.course.stage is not Stage.COMMITTED:
-                raise
-        return opened.answer
+            opened.answer = Stored()
 
     def _is_committed(self, message: MessageExt, error: BaseException) -> bool:
         """Whether the table says that a transaction which has failed is committed. Notes if it is rolled back."""
@@ -204,17 +193,15 @@ class BarrierListener(TransactionListener[G]):
         return found.get(row_id, new)
 
 
-def commit_of(returned: object) -> _Commit:
+def commit_of(returned: object) -> LocalTransactionState:
     """What the function's return value commits with. Raises Rollback for False, and UsageError for no decision."""
     if returned is None or returned is True:
         return LocalTransactionState.COMMIT_MESSAGE
     if returned is False:
         raise Rollback
-    if isinstance(returned, Committed):
-        return returned
     raise UsageError(
-        "the function of a transactional message returns None, True or Committed(value) to commit and False to roll "
-        f"back, not {type(returned).__name__}: rolled back"
+        "the function of a transactional message returns None or True to commit and False to roll back, not "
+        f"{type(returned).__name__}: rolled back"
     )
 
 

@@ -73,6 +73,14 @@ class OutcomeUnknownError(TxBridgeError):
         self.transaction_id = transaction_id
 
 
+def answer_of(error: PrepareError | OutcomeUnknownError) -> tuple[int, dict[str, str], dict[str, str]]:
+    """Return what a web service answers: status, body and headers."""
+    if isinstance(error, OutcomeUnknownError):
+        return 503, {"error": "not known yet", "transaction": short_id(error.transaction_id)}, {}
+    # A second: shorter than most outages, and no burden.
+    return 503, {"error": "nothing has happened: try again"}, {"Retry-After": "1"}
+
+
 def explain(error: KafkaError) -> str:
     """Return the text of a Kafka error, with what to do about it."""
     remedy = _REMEDIES.get(error.code(), "see Kafka's description of this error")

@@ -12,20 +12,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from txbridge.client.answers import (
-    A,
-    Answer,
-    Committed,
-    G,
-    LocalTransactionState,
-    R,
-    Rollback,
-    SendStatus,
-    Stage,
-    Stored,
-)
+from txbridge.client.answers import Answer, G, LocalTransactionState, Rollback, SendStatus, Stage, Stored
 from txbridge.client.base.log import report
-from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable, require_plain
+from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.errors import UsageError
@@ -39,17 +28,6 @@ Check: TypeAlias = Callable[[MessageExt], bool | None]
 AsyncCheck: TypeAlias = Check | Callable[[MessageExt], Awaitable[bool | None]]
 #: Runs a local transaction: called with the message and the argument of the send.
 LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
-#: The function of a send. A SQL listener gives it a connection or session first, and takes True and None as commits.
-Function: TypeAlias = (
-    Callable[[MessageExt, A], Answer[R] | bool | None] | Callable[[G, MessageExt, A], Committed[R] | bool | None]
-)
-
-#: As Function, which may be a coroutine function here.
-AsyncFunction: TypeAlias = (
-    Function[A, R, G]
-    | Callable[[MessageExt, A], Awaitable[Answer[R] | bool | None]]
-    | Callable[[G, MessageExt, A], Awaitable[Committed[R] | bool | None]]
-)
 
 
 @dataclass(slots=True)
@@ -63,7 +41,7 @@ class Opened(Generic[G]):
     #: Messages that become rows of the outbox at its end; None without an outbox.
     added: list[Message] | None = None
     #: What it is committed with.
-    answer: LocalTransactionState | Committed[Any] = LocalTransactionState.COMMIT_MESSAGE
+    answer: LocalTransactionState | Stored = LocalTransactionState.COMMIT_MESSAGE
 
 
 class TransactionListener(ABC, Generic[G]):
@@ -72,19 +50,17 @@ class TransactionListener(ABC, Generic[G]):
     #: How its messages are stored while Kafka is away; None if they are not. A listener that wraps one of txbridge's
     #: passes its value on.
     forwarding: Forwarding | None = None
-    #: Whether each send must name its function (`execute`), because the listener has none. Passed on as well.
-    needs_function: bool = False
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
-        """Run the local transaction of a send that names no function. Kafka has stored the half message.
+        """Run the local transaction of a send. Kafka has stored the half message.
 
         It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
         for an AsyncTransactionProducer in the loop's default executor.
 
-        It returns a state, or `Committed(value)` to commit with a value for the sender. It may raise `Rollback` to roll
-        back with a reason. None and any other exception count as unknown. An exception is not raised again: the result
-        has it as `local_exception`, and its text goes to the worker as the remark.
+        It returns a state, and may raise `Rollback` to roll back with a reason. None and any other exception count as
+        unknown. An exception is not raised again: the result has it as `local_exception`, and its text goes to the
+        worker as the remark.
         """
 
     @abstractmethod
@@ -96,16 +72,6 @@ class TransactionListener(ABC, Generic[G]):
         and an exception count as unknown, and the worker will ask again; `Rollback` rolls back with its reason. True
         commits, and False rolls back.
         """
-
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        """Return the local transaction that runs the function of a send (`execute`), before anything is sent.
-
-        Here it is the function itself. A listener that wraps one of txbridge's passes the call on. Raises UsageError
-        for a function that cannot work.
-        """
-        require_plain(function, "that takes a producer and a listener for asyncio")
-        require_arguments(function, "message", "arg")
-        return function
 
     def open_transaction(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:
         """Return the local transaction around the body of an announcement. Here there is none: the body does it all.
@@ -137,8 +103,6 @@ def opened_by(
 class CheckFunction(TransactionListener):
     """A listener for announcements that has a function for checks, and no local transactions of its own."""
 
-    needs_function = True
-
     def __init__(self, check: AsyncCheck) -> None:
         """Raise UsageError for a function that cannot be called with a message."""
         require_callable(check)
@@ -161,8 +125,6 @@ class ListenerOutcome:
     remark: str | None = None
     exception: Exception | None = None
     send_status: SendStatus = SendStatus.SEND_OK
-    #: What a commit carries for the sender.
-    value: Any = None
 
     @property
     def decision(self) -> Decision:
@@ -182,17 +144,6 @@ _OUTCOMES: dict[object, ListenerOutcome] = {
     True: COMMIT,
     False: _ROLLBACK,
 }
-
-
-def bind_execute(
-    listener: TransactionListener[G] | AsyncTransactionListener[G], execute: Callable[..., Any] | None
-) -> LocalTransaction:
-    """Return the local transaction of a send, by default the listener's own. Raises UsageError if it has none."""
-    if execute is not None:
-        return listener.bind_function(execute)
-    if listener.needs_function:
-        raise UsageError("the listener has no function: give the send one, as in execute=place_order")
-    return listener.execute_local_transaction
 
 
 def execution_failed(message: MessageExt, error: BaseException, level: int = logging.WARNING) -> ListenerOutcome:
@@ -238,9 +189,8 @@ def judged(returned: object, message: MessageExt, function: Callable[..., Any]) 
     """
     if isinstance(returned, LocalTransactionState | bool):
         return _OUTCOMES[returned]
-    if isinstance(returned, Committed):
-        status = SendStatus.STORED if isinstance(returned, Stored) else SendStatus.SEND_OK
-        return ListenerOutcome(COMMIT.state, send_status=status, value=returned.value)
+    if isinstance(returned, Stored):
+        return STORED
     if returned is None:
         return UNKNOWN
     method = getattr(function, "__name__", "execute")
@@ -282,7 +232,6 @@ class AsyncTransactionListener(ABC, Generic[G]):
 
     #: As in TransactionListener.
     forwarding: Forwarding | None = None
-    needs_function: bool = False
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Awaitable[Answer] | Answer:
@@ -294,15 +243,6 @@ class AsyncTransactionListener(ABC, Generic[G]):
     @abstractmethod
     def check_local_transaction(self, message: MessageExt) -> Awaitable[Answer] | Answer:
         """Look up the outcome of the local transaction `message.transaction_id`, as in TransactionListener."""
-
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        """Return the local transaction that runs the function of a send, as in TransactionListener.
-
-        The function may be `async def` or plain, as a method may.
-        """
-        require_callable(function)
-        require_arguments(function, "message", "arg")
-        return function
 
     def open_transaction(self, message: MessageExt) -> AbstractAsyncContextManager[Opened[G]]:
         """Return the local transaction around the body of an announcement, as in TransactionListener."""

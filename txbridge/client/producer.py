@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, Unpack
 
-from txbridge.client.answers import A, G, LocalTransactionState, R
+from txbridge.client.answers import G, LocalTransactionState
 from txbridge.client.base.contained import ContainedFuture, calling
 from txbridge.client.bridge import Bridge
 from txbridge.client.flow.pipeline import Pipeline
-from txbridge.client.listener import Function, LocalTransaction, TransactionListener, bind_execute, execute
+from txbridge.client.listener import LocalTransaction, TransactionListener, execute
 from txbridge.client.message import Message, MessageExt, check_message, require_time
 from txbridge.client.options import ProducerOptions, require_positive
 from txbridge.client.result import TransactionSendResult
@@ -64,15 +64,12 @@ class TransactionProducer(Bridge[G]):
         )
         self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
 
-    def send_message_in_transaction(
-        self, message: Message, arg: A | None = None, *, execute: Function[A, R, G] | None = None
-    ) -> TransactionSendResult[R]:
+    def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
-        This is RocketMQ's sendMessageInTransaction. The local transaction is `execute(message, arg)`, with the
-        connection or session first for a SqlTransactionListener; without `execute` it is the listener's own. It may
-        return `Committed(value)`, and raise `Rollback`. None counts as unknown, except with a SQL listener. So does
-        another exception, which is in the result instead of being raised.
+        This is RocketMQ's sendMessageInTransaction. The local transaction is the listener's, which gets `arg`. None
+        counts as unknown, except with a SQL listener. So does an exception but `Rollback`; it is in the result instead
+        of being raised.
 
         The call blocks until Kafka has acknowledged the half message, at most 1 s longer than `message.timeout.ms`, and
         while the listener runs. It does not wait for the acknowledgement of the END: `wait` of the result does.
@@ -87,7 +84,7 @@ class TransactionProducer(Bridge[G]):
 
         """
         check_message(message, self._options.names)
-        return self._send_one(message, arg, bind_execute(self._listener, execute))
+        return self._send_one(message, arg, self._listener.execute_local_transaction)
 
     def send_later(self, message: Message, timeout: float | None = None) -> TransactionSendResult:
         """Send a message that names a time of delivery, without a local transaction.
@@ -112,9 +109,7 @@ class TransactionProducer(Bridge[G]):
         result.wait(timeout)
         return result
 
-    def send_messages_in_transaction(
-        self, messages: Iterable[Message], arg: A | None = None, *, execute: Function[A, R, G] | None = None
-    ) -> TransactionSendResult[R]:
+    def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
         """Send several messages in one transaction: readers see all of them or none.
 
         In each partition they have the order of `messages`. They are one half message with one local transaction, one
@@ -124,7 +119,7 @@ class TransactionProducer(Bridge[G]):
         such call. Raises as `send_message_in_transaction` does.
         """
         message = together(messages, self._options.names)
-        return self._send_one(message, arg, bind_execute(self._listener, execute))
+        return self._send_one(message, arg, self._listener.execute_local_transaction)
 
     def _send_one(self, message: Message, arg: Any, run: LocalTransaction) -> TransactionSendResult:
         runtime = self._life.runtime or self._life.start_client()
@@ -134,9 +129,7 @@ class TransactionProducer(Bridge[G]):
             attempt.outcome = execute(run, attempt.given, arg)
         return TransactionSendResult.of_decision(attempt.prepared, attempt.outcome, attempt.end)
 
-    def submit_message_in_transaction(
-        self, message: Message, arg: A | None = None, *, execute: Function[A, R, G] | None = None
-    ) -> Future[TransactionSendResult[R]]:
+    def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
         """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
 
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
@@ -153,14 +146,14 @@ class TransactionProducer(Bridge[G]):
         over.
         """
         check_message(message, self._options.names)
-        return self._submit_one(message, arg, bind_execute(self._listener, execute))
+        return self._submit_one(message, arg, self._listener.execute_local_transaction)
 
     def submit_messages_in_transaction(
-        self, messages: Iterable[Message], arg: A | None = None, *, execute: Function[A, R, G] | None = None
-    ) -> Future[TransactionSendResult[R]]:
+        self, messages: Iterable[Message], arg: Any = None
+    ) -> Future[TransactionSendResult]:
         """Like `send_messages_in_transaction`, in the background, as `submit_message_in_transaction` does for one."""
         message = together(messages, self._options.names)
-        return self._submit_one(message, arg, bind_execute(self._listener, execute))
+        return self._submit_one(message, arg, self._listener.execute_local_transaction)
 
     def _submit_one(self, message: Message, arg: Any, run: LocalTransaction) -> Future[TransactionSendResult]:
         runtime = self._life.runtime or self._life.start_client()

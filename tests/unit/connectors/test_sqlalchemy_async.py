@@ -120,26 +120,17 @@ def test_the_function_can_see_its_transaction(run, made_from):
     run(program)
 
 
-def test_a_listener_without_a_function_runs_that_of_each_send(run):
-    async def program(engine):
-        listener = AsyncSqlTransactionListener(engine)
-        assert listener.needs_function
-        assert await listener.bind_function(place)(MESSAGE, 1) is COMMIT
-        with pytest.raises(UsageError, match="no coroutine function"):
-            listener.bind_function(place_plain)
-
-    run(program)
-
-
 def test_functions_that_return_the_coroutine_of_another_one_are_taken(engine, run):
     @wraps(place)
     def decorated(*given):
         return place(*given)
 
     async def program(twin):
-        listener = AsyncSqlTransactionListener(twin)
         forms = [decorated, lambda work, placed, _: place(work, placed, 2), partial(decorated), lambda *_: None]
-        answers = [await listener.bind_function(one)(message(str(n) * 32), n) for n, one in enumerate(forms, 1)]
+        listeners = [AsyncSqlTransactionListener(twin, one) for one in forms]
+        answers = [await one.execute_local_transaction(message(str(n) * 32), n) for n, one in enumerate(listeners, 1)]
+        with pytest.raises(UsageError, match="no coroutine function"):
+            AsyncSqlTransactionListener(twin, place_plain)
         assert answers == [COMMIT] * 4
         assert order_ids(engine) == [1, 2, 3]
 
