@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -26,7 +26,7 @@ from txbridge.client.coroutines import require_arguments, require_coroutine
 from txbridge.client.listener import Opened
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox import Inbox
-from txbridge_sqlalchemy.sql_listener import SqlBridgeOptions, SqlOptions, SqlTransactionListener, split_options
+from txbridge_sqlalchemy.sql_listener import BridgeOptions, Settings, SqlOptions, SqlTransactionListener, split_options
 from txbridge_sqlalchemy.work import Opener, refuse_two_databases
 
 _S = TypeVar("_S", bound=AsyncSession)
@@ -194,8 +194,8 @@ class AsyncSqlBridge(AsyncBridge[G]):
         self: AsyncSqlBridge[AsyncConnection],
         group: str,
         database: AsyncEngine,
-        settings: Mapping[str, Any] | None = ...,
-        **options: Unpack[SqlBridgeOptions],
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
     ) -> None: ...
 
     @overload
@@ -203,11 +203,11 @@ class AsyncSqlBridge(AsyncBridge[G]):
         self: AsyncSqlBridge[_S],
         group: str,
         database: async_sessionmaker[_S],
-        settings: Mapping[str, Any] | None = ...,
-        **options: Unpack[SqlBridgeOptions],
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
     ) -> None: ...
 
-    def __init__(self, group: str, database: Any, settings: Mapping[str, Any] | None = None, **options: Any) -> None:
+    def __init__(self, group: str, database: Any, settings: Settings = None, **options: Any) -> None:
         super().__init__(group, AsyncSqlTransactionListener(database, **split_options(options)), settings, **options)
 
 

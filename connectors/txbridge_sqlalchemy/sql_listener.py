@@ -46,6 +46,10 @@ DEFAULT_CHECK_WAIT_S = 3.0
 SqlFunction: TypeAlias = Callable[[_T, MessageExt, Any], bool | None]
 
 
+#: Properties of librdkafka; None without Kafka.
+Settings: TypeAlias = Mapping[str, Any] | None
+
+
 class SqlOptions(TypedDict, total=False):
     """Options of listeners and bridges of SQL, as SqlTransactionListener describes them."""
 
@@ -54,7 +58,7 @@ class SqlOptions(TypedDict, total=False):
     outbox: Outbox | None
 
 
-class SqlBridgeOptions(SqlOptions, ProducerOptions, total=False):
+class BridgeOptions(SqlOptions, ProducerOptions, total=False):
     """Options of a SqlBridge: those of its listener, and those of a Bridge."""
 
 
@@ -222,8 +226,8 @@ class SqlBridge(Bridge[G]):
         self: SqlBridge[Connection],
         group: str,
         database: Engine,
-        settings: Mapping[str, Any] | None = ...,
-        **options: Unpack[SqlBridgeOptions],
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
     ) -> None: ...
 
     @overload
@@ -231,11 +235,11 @@ class SqlBridge(Bridge[G]):
         self: SqlBridge[_S],
         group: str,
         database: sessionmaker[_S],
-        settings: Mapping[str, Any] | None = ...,
-        **options: Unpack[SqlBridgeOptions],
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
     ) -> None: ...
 
-    def __init__(self, group: str, database: Any, settings: Mapping[str, Any] | None = None, **options: Any) -> None:
+    def __init__(self, group: str, database: Any, settings: Settings = None, **options: Any) -> None:
         super().__init__(group, SqlTransactionListener(database, **split_options(options)), settings, **options)
 
 

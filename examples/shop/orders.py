@@ -1,4 +1,4 @@
-"""The tables of the shop, and what its requests do in them. Run it to create the tables; in production a migration does it."""
+"""The tables of the shop, and what requests do in them. Run it to create them; in production a migration does it."""
 
 import asyncio
 from uuid import UUID

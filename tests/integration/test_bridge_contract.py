@@ -176,7 +176,7 @@ def test_several_messages_become_visible_together_and_in_order(bridge, topic):
     other = bridge.create_topic(f"{topic}.other")
     producer = bridge.start_producer(Scripted(COMMIT), topic)
     messages = [Message(topic, b"1", b"k"), Message(other, b"2"), Message(topic, b"3", b"k")]
-    result = producer.send_messages_in_transaction(messages, UNKNOWN)
+    result = producer.send_message_in_transaction(messages, UNKNOWN)
     assert (values(bridge, topic), values(bridge, other)) == ([], [])
     bridge.let_checks_be_due()
     assert bridge.wait_fate(result) is TransactionState.COMMITTED
@@ -187,10 +187,10 @@ def test_several_messages_become_visible_together_and_in_order(bridge, topic):
 def test_each_message_waits_for_its_time(bridge, topic):
     producer = bridge.start_producer(Scripted(), topic)
     alone = producer.send_message_in_transaction(Message(topic, b"alone", delay=3), COMMIT)
-    several = producer.send_messages_in_transaction(
+    several = producer.send_message_in_transaction(
         [Message(topic, b"reminder", delay=3), Message(topic, b"placed"), Message(topic, b"expired", delay=600)], COMMIT
     )
-    without = producer.send_later(Message(topic, b"without a local transaction", delay=600))
+    without = producer.send_message_in_transaction(Message(topic, b"without", delay=600), COMMIT)
     waiting = {TransactionState.SCHEDULED}
     assert [bridge.wait_fate(one, waiting) for one in (alone, several, without)] == [*waiting] * 3
     assert [one.value() for one in bridge.wait_visible(topic)] == [b"placed"]
@@ -301,7 +301,8 @@ def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
 
 def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridge, topic):
     producer = bridge.start_producer(Scripted(ROLLBACK), topic)
-    by_result, by_id, at_once = (producer.send_later(Message(topic, b"later", delay=delay)) for delay in (60, 60, 0))
+    messages = [Message(topic, b"later", delay=delay) for delay in (60, 60, 0)]
+    by_result, by_id, at_once = (producer.send_message_in_transaction(message, COMMIT) for message in messages)
     undecided = producer.send_message_in_transaction(Message(topic, b"undecided", check_immunity_time=60), UNKNOWN)
     assert producer.cancel(by_result, "paid").outcome is CancelOutcome.CANCELLED
     assert [producer.cancel(by_id.transaction_id, "paid").outcome for _ in range(2)] == [CancelOutcome.CANCELLED] * 2
@@ -374,7 +375,7 @@ class Program:
                 bridge.lose_decision()
             try:
                 messages = [Message(topic, **step["message"])] + [Message(topic, b"more", b"k")] * step["several"]
-                result = producer.send_messages_in_transaction(messages, step["result"])
+                result = producer.send_message_in_transaction(messages, step["result"])
             except UsageError as error:
                 # Not sent, so no decision of it is lost.
                 told.append(re.sub("topic [^ ]+", "topic", str(error)))

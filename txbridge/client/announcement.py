@@ -8,9 +8,9 @@ from txbridge.client.answers import G, LocalTransactionState, RolledBackByCheck,
 from txbridge.client.base.contained import is_called_by
 from txbridge.client.errors import OutcomeUnknownError, PrepareError
 from txbridge.client.listener import COMMIT, STORED
-from txbridge.client.message import NO_MESSAGE, Message, MessageExt, check_message
+from txbridge.client.message import NO_MESSAGE, Message, MessageExt
 from txbridge.client.outbox_values import check_for_outbox
-from txbridge.client.several_messages import together
+from txbridge.client.several_messages import joined
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +123,4 @@ def announced(messages: tuple[Message, ...], options: ClientOptions) -> Message:
         if options.has_kafka:
             raise UsageError("name the messages at announce: this bridge prepares them before the block")
         return NO_MESSAGE
-    if len(messages) > 1:
-        return together(messages, options.names)
-    check_message(messages[0], options.names)
-    return messages[0]
+    return joined(messages if len(messages) > 1 else messages[0], options.names)

@@ -136,30 +136,27 @@ class AsyncBridge(Generic[G]):
             raise raised from error
 
     @asynccontextmanager
-    async def _attempt(
-        self, message: Message, left: Sequence[asyncio.Future[Any]] = (), *, has_listener: bool = True
-    ) -> AsyncIterator[Undecided]:
+    async def _attempt(self, message: Message, left: Sequence[asyncio.Future[Any]] = ()) -> AsyncIterator[Undecided]:
         """Prepare the message, and send the decision at the end. The attempt ends when the thread in `left` does."""
         hand_over, runtime = await self._ensure_started()
         if runtime is None:
             # Kafka has not answered since the start.
-            self._life.refuse_send(is_stored=has_listener and self._listener.forwarding is not None)
+            self._life.refuse_send(is_stored=self._listener.forwarding is not None)
             with calling(self), Undecided(None, Prepared.without_half(), message) as attempt:
                 yield attempt
             return
         sends = runtime.sends
         transaction_id = sends.admit_message(message)
-        if has_listener:
-            await self._ask_barrier(sends)
+        await self._ask_barrier(sends)
         # A listener method that waited for a turn would wait for itself.
         epoch = await self._turns.take_turn(size := message.size, waits=not is_called_by(self))
         try:
             sends.attempts.begin_attempt(transaction_id)
-            if has_listener and sends.stores_message():
+            if sends.stores_message():
                 prepared = Prepared.without_half()
             else:
                 reported = await self._prepare_half(hand_over, sends, message, transaction_id)
-                prepared = sends.require_stored(transaction_id, reported, has_listener=has_listener)
+                prepared = sends.require_stored(transaction_id, reported)
             with calling(self), Undecided(sends, prepared, message) as attempt:
                 yield attempt
         finally:

@@ -6,19 +6,14 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
-from txbridge.client.answers import G, LocalTransactionState
+from txbridge.client.answers import G
 from txbridge.client.async_bridge import AsyncBridge
-from txbridge.client.listener import AsyncTransactionListener, LocalTransaction, TransactionListener, call_function
-from txbridge.client.message import Message, MessageExt, check_message, require_time
+from txbridge.client.listener import AsyncTransactionListener, TransactionListener, call_function
+from txbridge.client.message import Message
 from txbridge.client.options import ProducerOptions
 from txbridge.client.result import AsyncTransactionSendResult
-from txbridge.client.several_messages import together
+from txbridge.client.several_messages import joined
 from txbridge.errors import UsageError
-
-
-async def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
-    """Stand-in for the local transaction of `send_later`, which has none."""
-    return LocalTransactionState.COMMIT_MESSAGE
 
 
 class AsyncTransactionProducer(AsyncBridge[G]):
@@ -45,7 +40,9 @@ class AsyncTransactionProducer(AsyncBridge[G]):
             )
         super().__init__(group, listener, settings, check_concurrency=check_concurrency, **options)
 
-    async def send_message_in_transaction(self, message: Message, arg: Any = None) -> AsyncTransactionSendResult:
+    async def send_message_in_transaction(
+        self, message: Message | Iterable[Message], arg: Any = None
+    ) -> AsyncTransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
         Any number of tasks may await it at the same time. While 2,000 sends, or messages of 64 MiB together, are in
@@ -56,31 +53,10 @@ class AsyncTransactionProducer(AsyncBridge[G]):
         runs, unknown is sent, so that the worker asks, or rollback if a SQL listener is sure of it. A plain listener
         method goes on in its thread, and `close` waits for it.
         """
-        check_message(message, self._options.names)
-        return await self._send_one(message, arg, self._listener.execute_local_transaction)
-
-    async def send_later(self, message: Message, timeout: float | None = None) -> AsyncTransactionSendResult:  # noqa: ASYNC109  as the blocking one
-        """Send a message that names a time of delivery, without a local transaction. `timeout` is in seconds.
-
-        If the call is cancelled before Kafka has acknowledged the half message, the attempt is given up. If it is
-        cancelled later, the message may be delivered.
-        """
-        check_message(message, self._options.names)
-        require_time(message)
-        result = await self._send_one(message, None, _commit)
-        await result.wait(timeout)
-        return result
-
-    async def send_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None
-    ) -> AsyncTransactionSendResult:
-        """Send several messages in one transaction: readers see all of them or none."""
-        message = together(messages, self._options.names)
-        return await self._send_one(message, arg, self._listener.execute_local_transaction)
-
-    async def _send_one(self, message: Message, arg: Any, run: LocalTransaction) -> AsyncTransactionSendResult:
+        message = joined(message, self._options.names)
         left: list[asyncio.Future[Any]] = []
-        async with self._attempt(message, left, has_listener=run is not _commit) as attempt:
+        async with self._attempt(message, left) as attempt:
+            run = self._listener.execute_local_transaction
             attempt.outcome = await call_function(run, attempt.given, arg, left_running=left.append)
         assert self._hand_over is not None
         return AsyncTransactionSendResult.of_decision(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
@@ -45,8 +44,7 @@ class Bridge(Generic[G]):
         settings: Properties of librdkafka by its own names; at least `bootstrap.servers`. They apply to every
             connection. `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's
             sendMsgTimeout). None: no Kafka. Then the check is a listener with an outbox.
-        check_executor: Runs the checks, instead of the bridge's own thread pool. `close` does not shut it down.
-        check_thread_pool_max_size: Threads of the bridge's own pool for checks (RocketMQ's checkThreadPoolMaxSize).
+        check_thread_pool_max_size: How many checks may run at once (RocketMQ's checkThreadPoolMaxSize).
 
     Keyword Args:
         namespace (str): Prefix of the internal topics, by default none.
@@ -72,7 +70,6 @@ class Bridge(Generic[G]):
         check: Check | TransactionListener[G],
         settings: Mapping[str, Any] | None,
         *,
-        check_executor: Executor | None = None,
         check_thread_pool_max_size: int = 1,
         **options: Unpack[ProducerOptions],
     ) -> None:
@@ -84,7 +81,7 @@ class Bridge(Generic[G]):
         self._options = ClientOptions(
             group, settings or {}, forwarding=listener.forwarding, has_kafka=settings is not None, **options
         )
-        self._checks = ThreadChecks(listener, self, check_executor, check_thread_pool_max_size)
+        self._checks = ThreadChecks(listener, self, check_thread_pool_max_size)
         self._life = Life(self._options, self._checks)
 
     @property
@@ -155,23 +152,20 @@ class Bridge(Generic[G]):
             raise raised from error
 
     @contextmanager
-    def _attempt(
-        self, runtime: Runtime | None, running: threading.Lock, message: Message, *, has_listener: bool = True
-    ) -> Iterator[Undecided]:
+    def _attempt(self, runtime: Runtime | None, running: threading.Lock, message: Message) -> Iterator[Undecided]:
         """Prepare the message, and send the decision at the end. The caller holds `running`."""
         if runtime is None:
             # Kafka has not answered since the start.
-            self._life.refuse_send(is_stored=has_listener and self._listener.forwarding is not None)
+            self._life.refuse_send(is_stored=self._listener.forwarding is not None)
             with Undecided(None, Prepared.without_half(), message) as attempt:
                 yield attempt
             return
         sends = runtime.sends
         transaction_id = sends.admit_message(message)
-        if has_listener:
-            sends.ask_barrier(self._listener)
+        sends.ask_barrier(self._listener)
         try:
             sends.attempts.begin_attempt(transaction_id, running)
-            prepared = sends.prepare_half(message, transaction_id, has_listener=has_listener)
+            prepared = sends.prepare_half(message, transaction_id)
             with Undecided(sends, prepared, message) as attempt:
                 yield attempt
         finally:

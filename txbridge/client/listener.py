@@ -55,8 +55,8 @@ class TransactionListener(ABC, Generic[G]):
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
         """Run the local transaction of a send. Kafka has stored the half message.
 
-        It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
-        for an AsyncTransactionProducer in the loop's default executor.
+        It runs in the thread that sends. For a submitted message it runs in the producer's pool, for an
+        AsyncTransactionProducer in the loop's default executor.
 
         It returns a state, and may raise `Rollback` to roll back with a reason. None and any other exception count as
         unknown. An exception is not raised again: the result has it as `local_exception`, and its text goes to the
@@ -67,10 +67,10 @@ class TransactionListener(ABC, Generic[G]):
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | bool | None:
         """Look up the outcome of the local transaction `message.transaction_id`.
 
-        It runs in `check_executor` or the producer's pool, for an AsyncTransactionProducer in the loop's default
-        executor. The worker may ask any process of the producer group, even one that never ran this transaction. None
-        and an exception count as unknown, and the worker will ask again; `Rollback` rolls back with its reason. True
-        commits, and False rolls back.
+        It runs in the producer's pool, for an AsyncTransactionProducer in the loop's default executor. The worker may
+        ask any process of the producer group, even one that never ran this transaction. None and an exception count as
+        unknown, and the worker will ask again; `Rollback` rolls back with its reason. True commits, and False rolls
+        back.
         """
 
     def open_transaction(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:

@@ -370,12 +370,6 @@ def check_content(message: Message, names: Names) -> None:
     _within(message.deliver_at, 0, _LARGEST_TIMESTAMP, "deliver_at", " (ms)")
 
 
-def require_time(message: Message) -> None:
-    """Raise UsageError for a message of `send_later` that names no time of delivery."""
-    if message.deliver_at is None:
-        raise UsageError("the message names no time: give it deliver_at or delay, or send it with Kafka's own producer")
-
-
 def check_limits(message: Message, limits: MessageLimits) -> None:
     """Raise UsageError for a message that is beyond the limits of these topics."""
     if message.value is not None and len(message.value) > limits.value:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import Any, Unpack
 
-from txbridge.client.answers import G, LocalTransactionState
+from txbridge.client.answers import G
 from txbridge.client.base.contained import ContainedFuture, calling
 from txbridge.client.bridge import Bridge
 from txbridge.client.flow.pipeline import Pipeline
-from txbridge.client.listener import LocalTransaction, TransactionListener, execute
-from txbridge.client.message import Message, MessageExt, check_message, require_time
+from txbridge.client.listener import TransactionListener, execute
+from txbridge.client.message import Message
 from txbridge.client.options import ProducerOptions, require_positive
 from txbridge.client.result import TransactionSendResult
-from txbridge.client.several_messages import together
+from txbridge.client.several_messages import joined
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
-
-
-def _commit(message: MessageExt, arg: Any) -> LocalTransactionState:  # noqa: ARG001
-    """Stand-in for the local transaction of `send_later`, which has none."""
-    return LocalTransactionState.COMMIT_MESSAGE
 
 
 class TransactionProducer(Bridge[G]):
@@ -32,9 +27,7 @@ class TransactionProducer(Bridge[G]):
 
     Args:
         listener: Your code, which runs the local transactions and looks them up again.
-        execute_executor: Runs the local transactions of `submit_message_in_transaction`, instead of the producer's own
-            thread pool. `close` does not shut it down.
-        execute_thread_pool_max_size: How many of these local transactions may run at once, also in your executor. 1
+        execute_thread_pool_max_size: How many local transactions of `submit_message_in_transaction` may run at once. 1
             keeps their order.
 
     """
@@ -45,31 +38,28 @@ class TransactionProducer(Bridge[G]):
         listener: TransactionListener[G],
         settings: Mapping[str, Any],
         *,
-        execute_executor: Executor | None = None,
         execute_thread_pool_max_size: int = 1,
-        check_executor: Executor | None = None,
         check_thread_pool_max_size: int = 1,
         **options: Unpack[ProducerOptions],
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"a TransactionListener is needed, not {type(listener).__name__}")
         require_positive(execute_thread_pool_max_size=execute_thread_pool_max_size)
-        super().__init__(
-            group,
-            listener,
-            settings,
-            check_executor=check_executor,
-            check_thread_pool_max_size=check_thread_pool_max_size,
-            **options,
-        )
-        self._pipeline = Pipeline(listener, execute_executor, execute_thread_pool_max_size)
+        super().__init__(group, listener, settings, check_thread_pool_max_size=check_thread_pool_max_size, **options)
+        self._pipeline = Pipeline(listener, execute_thread_pool_max_size)
 
-    def send_message_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+    def send_message_in_transaction(
+        self, message: Message | Iterable[Message], arg: Any = None
+    ) -> TransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
         This is RocketMQ's sendMessageInTransaction. The local transaction is the listener's, which gets `arg`. None
         counts as unknown, except with a SQL listener. So does an exception but `Rollback`; it is in the result instead
         of being raised.
+
+        Of several messages readers see all or none, in each partition in their order. They are one half message with
+        one local transaction and one decision; the listener finds them in `message.messages`. At most 1,000 messages go
+        to at most 100 topics, together as large as one. RocketMQ has no such call.
 
         The call blocks until Kafka has acknowledged the half message, at most 1 s longer than `message.timeout.ms`, and
         while the listener runs. It does not wait for the acknowledgement of the END: `wait` of the result does.
@@ -83,57 +73,24 @@ class TransactionProducer(Bridge[G]):
         `send_status` of the result is STORED.
 
         """
-        check_message(message, self._options.names)
-        return self._send_one(message, arg, self._listener.execute_local_transaction)
+        message = joined(message, self._options.names)
+        return self._send_one(message, arg)
 
-    def send_later(self, message: Message, timeout: float | None = None) -> TransactionSendResult:
-        """Send a message that names a time of delivery, without a local transaction.
-
-        It is prepared and committed at once. Returns when Kafka has acknowledged both. From then on the message is
-        delivered once, when its time has come. `timeout` in seconds bounds the wait for the acknowledgement of the
-        commit.
-
-        If the process dies in between, the worker asks `check_local_transaction` as for any message. Your listener then
-        answers rollback, as for every transaction that it does not know, or commit.
-
-        Raises:
-            UsageError: The message names no time of delivery, or cannot be sent.
-            PrepareError, LayoutError, EnvironmentProblemError: As in `send_message_in_transaction`.
-            EndTransactionError, TimeoutError: Kafka did not acknowledge the commit, or not within `timeout`. The
-                message may be delivered or not.
-
-        """
-        check_message(message, self._options.names)
-        require_time(message)
-        result = self._send_one(message, None, _commit)
-        result.wait(timeout)
-        return result
-
-    def send_messages_in_transaction(self, messages: Iterable[Message], arg: Any = None) -> TransactionSendResult:
-        """Send several messages in one transaction: readers see all of them or none.
-
-        In each partition they have the order of `messages`. They are one half message with one local transaction, one
-        decision and, if needed, one check. The listener finds them in `message.messages`.
-
-        At most 1,000 messages go to at most 100 topics. Together they may be as large as one message. RocketMQ has no
-        such call. Raises as `send_message_in_transaction` does.
-        """
-        message = together(messages, self._options.names)
-        return self._send_one(message, arg, self._listener.execute_local_transaction)
-
-    def _send_one(self, message: Message, arg: Any, run: LocalTransaction) -> TransactionSendResult:
+    def _send_one(self, message: Message, arg: Any) -> TransactionSendResult:
         runtime = self._life.runtime or self._life.start_client()
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait forever.
         running = calling(self)
-        with running, self._attempt(runtime, running, message, has_listener=run is not _commit) as attempt:
-            attempt.outcome = execute(run, attempt.given, arg)
+        with running, self._attempt(runtime, running, message) as attempt:
+            attempt.outcome = execute(self._listener.execute_local_transaction, attempt.given, arg)
         return TransactionSendResult.of_decision(attempt.prepared, attempt.outcome, attempt.end)
 
-    def submit_message_in_transaction(self, message: Message, arg: Any = None) -> Future[TransactionSendResult]:
+    def submit_message_in_transaction(
+        self, message: Message | Iterable[Message], arg: Any = None
+    ) -> Future[TransactionSendResult]:
         """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
 
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
-        `execute_executor`, by default in one thread of the producer. That thread keeps the order in which the half
+        one thread of the producer, or `execute_thread_pool_max_size`. One thread keeps the order in which the half
         messages of a partition are stored, which is the order of the calls. Then the END is queued, and the future
         resolves with the TransactionSendResult.
 
@@ -145,22 +102,12 @@ class TransactionProducer(Bridge[G]):
         RocketMQ has no such call. It raises what `send_message_in_transaction` raises before the half message is handed
         over.
         """
-        check_message(message, self._options.names)
-        return self._submit_one(message, arg, self._listener.execute_local_transaction)
-
-    def submit_messages_in_transaction(
-        self, messages: Iterable[Message], arg: Any = None
-    ) -> Future[TransactionSendResult]:
-        """Like `send_messages_in_transaction`, in the background, as `submit_message_in_transaction` does for one."""
-        message = together(messages, self._options.names)
-        return self._submit_one(message, arg, self._listener.execute_local_transaction)
-
-    def _submit_one(self, message: Message, arg: Any, run: LocalTransaction) -> Future[TransactionSendResult]:
+        message, run = joined(message, self._options.names), self._listener.execute_local_transaction
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.
             stored: Future[TransactionSendResult] = ContainedFuture()
-            stored.set_result(self._send_one(message, arg, run))
+            stored.set_result(self._send_one(message, arg))
             return stored
         sends = runtime.sends
         return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg, run)

@@ -30,7 +30,7 @@ from txbridge.client.errors import EndTransactionError
 from txbridge.client.message import NO_HALF
 from txbridge.client.outbox_values import AFTER
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.several_messages import together
+from txbridge.client.several_messages import joined
 from txbridge.core.decision_record import Decision, DecisionEntry
 from txbridge.core.names import Names
 
@@ -173,7 +173,7 @@ def test_while_very_many_rows_wait_each_message_is_stored(engine, listener):
 
 
 def test_several_messages_are_stored_behind_any_row_each_with_its_time(engine, listener):
-    several = together([Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")], Names())
+    several = joined([Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")], Names())
     assert listener.execute_local_transaction(direct(several), 1) is COMMIT
     add(engine, Message("t", b"v", b"other"))
     assert listener.execute_local_transaction(direct(several, "D" * 32), 2) == Stored(None)

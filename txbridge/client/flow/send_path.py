@@ -182,9 +182,7 @@ class SendPath:
             return False
         return not self._is_connected() or self._forwarding.skips_half()
 
-    def require_stored(
-        self, transaction_id: str, result: Prepared | PrepareError, *, has_listener: bool = True
-    ) -> Prepared:
+    def require_stored(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
         """Return the report of a stored half message, or what stands for it when the listener will store the message.
 
         Otherwise give the attempt up and raise PrepareError.
@@ -194,8 +192,6 @@ class SendPath:
             if self._forwarding is None or not result.passes:
                 raise result
             self._forwarding.note_half(is_stored=False)
-            if not has_listener:
-                raise result
             result = Prepared.without_half()
         self.attempts.note_stored(transaction_id)
         return result
@@ -262,9 +258,9 @@ class SendPath:
                 for _ in looks:
                     time.sleep(PAUSE_S)
 
-    def prepare_half(self, message: Message, transaction_id: str, *, has_listener: bool = True) -> Prepared:
-        """Store the half message and wait for that, as `require_stored` says. `send_later` has no listener."""
-        if has_listener and self.stores_message():
+    def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
+        """Store the half message and wait for that, as `require_stored` says."""
+        if self.stores_message():
             return Prepared.without_half()
         result: Prepared | PrepareError
         try:
@@ -279,7 +275,7 @@ class SendPath:
             # Interrupted. Kafka may still store the half message, but no local transaction will run.
             self.attempts.give_up(transaction_id)
             raise
-        return self.require_stored(transaction_id, result, has_listener=has_listener)
+        return self.require_stored(transaction_id, result)
 
 
 class Undecided:
