@@ -14,7 +14,7 @@ from txbridge.client.several_messages import joined
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
-    from txbridge.client.flow.send_path import Undecided
+    from txbridge.client.flow.undecided import Undecided
     from txbridge.client.listener import Opened
     from txbridge.client.options import ClientOptions
 

@@ -20,7 +20,7 @@ from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.flow.attempts import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
-from txbridge.client.flow.send_path import Undecided
+from txbridge.client.flow.undecided import Undecided
 from txbridge.client.listener import AsyncCheck, AsyncTransactionListener, CheckFunction, TransactionListener, opened_by
 from txbridge.client.message import Message
 from txbridge.client.options import ClientOptions, ProducerOptions, require_positive

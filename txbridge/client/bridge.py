@@ -14,7 +14,7 @@ from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
-from txbridge.client.flow.send_path import Undecided
+from txbridge.client.flow.undecided import Undecided
 from txbridge.client.listener import Check, CheckFunction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.options import ClientOptions, ProducerOptions, require_positive

@@ -146,7 +146,7 @@ _OUTCOMES: dict[object, ListenerOutcome] = {
 }
 
 
-def execution_failed(message: MessageExt, error: BaseException, level: int = logging.WARNING) -> ListenerOutcome:
+def execution_failed(message: MessageExt, error: BaseException, *, is_raised: bool = False) -> ListenerOutcome:
     """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark.
 
     Rollback rolls back, unless the listener is not sure of it. Any error does if the listener is.
@@ -154,7 +154,9 @@ def execution_failed(message: MessageExt, error: BaseException, level: int = log
     stage = message.course.stage
     if isinstance(error, Rollback) and stage in (Stage.BEFORE, Stage.ROLLED_BACK):
         return _refused(error)
-    report(level, "local_transaction_raised", exception=error, **message.log_fields)
+    if not (is_raised and stage is Stage.ROLLED_BACK):
+        # Else the caller gets it, and nobody has to look into it.
+        report(logging.WARNING, "local_transaction_raised", exception=error, **message.log_fields)
     failed = _failed("executeLocalTransactionBranch exception: ", error)
     return replace(failed, state=_ROLLBACK.state) if stage is Stage.ROLLED_BACK else failed
 

@@ -16,7 +16,7 @@ from txbridge.client.base.contained import ContainedFuture, calling, is_called_b
 from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow.attempts import InFlight
-from txbridge.client.flow.send_path import Undecided
+from txbridge.client.flow.undecided import Undecided
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared

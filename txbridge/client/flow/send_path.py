@@ -8,21 +8,20 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
-from txbridge.client.answers import LocalTransactionState, Stage
+from txbridge.client.answers import LocalTransactionState
 from txbridge.client.base import process
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import PrepareError, started_before_a_fork
 from txbridge.client.flow.attempts import PAUSE_S, Attempts
-from txbridge.client.listener import ListenerOutcome, LocalTransaction, TransactionListener, execute, execution_failed
+from txbridge.client.listener import ListenerOutcome, TransactionListener
 from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits, new_transaction_id
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.result import TransactionSendResult
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_barrier_id
@@ -276,43 +275,3 @@ class SendPath:
             self.attempts.give_up(transaction_id)
             raise
         return self.require_stored(transaction_id, result)
-
-
-class Undecided:
-    """A transaction from its half message to its decision: where the send path is entered, and left.
-
-    The block does the local transaction and sets `outcome`. Its end sends the decision: this one, or the one that an
-    exception means.
-    """
-
-    __slots__ = ("_message", "_sends", "end", "given", "outcome", "prepared")
-
-    def __init__(self, sends: SendPath | None, prepared: Prepared, message: Message) -> None:
-        """Without a send path, Kafka has not answered yet, and the block stores the message."""
-        self._sends = sends
-        self._message = message
-        self.prepared = prepared
-        #: The message for the listener.
-        self.given = prepared.for_listener(message)
-        #: None until it is known.
-        self.outcome: ListenerOutcome | None = None
-        #: The way of the decision to Kafka, if there is one.
-        self.end: Ticket | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None:
-            # The caller gets it, so a rollback that is certain needs no line in the log.
-            is_certain = self.given.course.stage is Stage.ROLLED_BACK
-            self.outcome = execution_failed(self.given, error, logging.DEBUG if is_certain else logging.WARNING)
-        assert self.outcome is not None
-        if self._sends is not None:
-            self.end = self._sends.send_decision(self.prepared, self.outcome, self._message)
-
-    def run_listener(self, run: LocalTransaction, arg: Any) -> TransactionSendResult:
-        """Do it all in this thread: the local transaction is a function of the application."""
-        with self:
-            self.outcome = execute(run, self.given, arg)
-        return TransactionSendResult.of_decision(self.prepared, self.outcome, self.end)
