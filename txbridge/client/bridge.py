@@ -74,9 +74,14 @@ class Bridge(Generic[G]):
         check_thread_pool_max_size: int = 1,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        listener = check if isinstance(check, TransactionListener) else CheckFunction(check)
-        for method in (listener.execute_local_transaction, listener.check_local_transaction, listener.barrier_id):
-            require_plain(method, "that takes an AsyncTransactionProducer")
+        instead = "that takes an AsyncBridge, or an AsyncTransactionProducer"
+        if isinstance(check, TransactionListener):
+            listener = check
+            for method in (listener.execute_local_transaction, listener.check_local_transaction, listener.barrier_id):
+                require_plain(method, instead)
+        else:
+            require_plain(check, instead)
+            listener = CheckFunction(check)
         require_positive(check_thread_pool_max_size=check_thread_pool_max_size)
         self._listener = listener
         self._options = ClientOptions(
