@@ -4,9 +4,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txbridge.client.answers import Committed, DecidedBy, LocalTransactionState, Rollback, SendStatus
+    from txbridge.client.announcement import Announcement
+    from txbridge.client.answers import LocalTransactionState, Rollback, SendStatus
+    from txbridge.client.async_bridge import AsyncBridge
     from txbridge.client.async_producer import AsyncTransactionProducer
-    from txbridge.client.errors import EndTransactionError, PrepareError
+    from txbridge.client.bridge import Bridge
+    from txbridge.client.errors import EndTransactionError, OutcomeUnknownError, PrepareError
     from txbridge.client.listener import AsyncTransactionListener, TransactionListener
     from txbridge.client.message import Message, MessageExt
     from txbridge.client.metrics import ClientMetrics
@@ -16,14 +19,15 @@ if TYPE_CHECKING:
     from txbridge.topics.verify import LayoutError
 
 __all__ = [
+    "Announcement",
+    "AsyncBridge",
     "AsyncTransactionListener",
     "AsyncTransactionProducer",
     "AsyncTransactionSendResult",
+    "Bridge",
     "CancelOutcome",
     "CancelResult",
     "ClientMetrics",
-    "Committed",
-    "DecidedBy",
     "EndTransactionError",
     "EnvironmentProblemError",
     "KafkaUnreachableError",
@@ -31,6 +35,7 @@ __all__ = [
     "LocalTransactionState",
     "Message",
     "MessageExt",
+    "OutcomeUnknownError",
     "PrepareError",
     "Rollback",
     "SendStatus",
@@ -46,9 +51,12 @@ __all__ = [
 _HOMES = {
     name: home
     for home, names in {
-        "client.answers": "Committed DecidedBy LocalTransactionState Rollback SendStatus",
+        "client.announcement": "Announcement",
+        "client.answers": "LocalTransactionState Rollback SendStatus",
+        "client.async_bridge": "AsyncBridge",
         "client.async_producer": "AsyncTransactionProducer",
-        "client.errors": "EndTransactionError PrepareError",
+        "client.bridge": "Bridge",
+        "client.errors": "EndTransactionError OutcomeUnknownError PrepareError",
         "client.listener": "AsyncTransactionListener TransactionListener",
         "client.message": "Message MessageExt",
         "client.metrics": "ClientMetrics",

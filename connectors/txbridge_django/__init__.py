@@ -7,6 +7,6 @@ if error := missing_extra(__name__, "django", "django"):
 
 from txbridge import Rollback
 from txbridge_django import outbox
-from txbridge_django.process_producer import get_producer, is_connected, send_message_in_transaction
+from txbridge_django.process_producer import announce, get_producer, is_connected
 
-__all__ = ["Rollback", "get_producer", "is_connected", "outbox", "send_message_in_transaction"]
+__all__ = ["Rollback", "announce", "get_producer", "is_connected", "outbox"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -14,7 +14,6 @@ from django.core.checks import CheckMessage, Error
 from django.db import connections
 
 from txbridge.client.barrier import Barrier
-from txbridge.client.coroutines import require_plain
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 
@@ -127,19 +126,18 @@ def refuse_autocommit_off(database: str) -> None:
         raise UsageError(
             "autocommit is off (transaction.set_autocommit(False)): the message would be decided before your "
             "transaction is. Commit it, call transaction.set_autocommit(True), and put what belongs together into the "
-            "function of the message"
+            "block of announce"
         )
 
 
-def require_sendable(database: str, execute: Callable[..., Any]) -> None:
-    """Raise UsageError where Django could not run the function of a send as a transaction of its own."""
-    refuse_event_loop("send_message_in_transaction")
-    require_plain(execute, "Django's transactions are synchronous, so give a plain one")
+def require_own_transaction(database: str) -> None:
+    """Raise UsageError where an announcement could not have a transaction of its own."""
+    refuse_event_loop("announce")
     if connections[database].in_atomic_block:
         raise UsageError(
-            "send_message_in_transaction was called within transaction.atomic(): the message would be decided before "
-            "that transaction is. Call it outside, and put what belongs together into the function. With "
-            "ATOMIC_REQUESTS decorate the view with @transaction.non_atomic_requests; in tests use TransactionTestCase"
+            "announce was called within transaction.atomic(): the message would be decided before that transaction is. "
+            "Call it outside, and put what belongs together into its block. With ATOMIC_REQUESTS decorate the view "
+            "with @transaction.non_atomic_requests; in tests use TransactionTestCase"
         )
     refuse_autocommit_off(database)
 

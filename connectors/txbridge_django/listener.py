@@ -22,11 +22,11 @@ from txbridge.client.barrier import (
     new_barrier_id,
     refuse_purged,
 )
-from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError, commit_of
-from txbridge.client.listener import LocalTransaction
+from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError
+from txbridge.client.listener import Opened
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
-from txbridge_django.conf import refuse_autocommit_off, require_sendable
+from txbridge_django.conf import refuse_autocommit_off
 from txbridge_django.models import Transaction
 
 
@@ -71,11 +71,6 @@ class DjangoTransactionListener(BarrierListener):
                 # A server that loads wsgi.py before it forks would share this connection among its web processes.
                 connection.close()
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        # Also for calls of `get_producer()`, which txbridge_django has not wrapped.
-        require_sendable(self._database, function)
-        return super().bind_function(function)
-
     def _verify_once(self) -> None:
         """Do nothing: the producer of a process verifies the table before it starts."""
 
@@ -87,11 +82,21 @@ class DjangoTransactionListener(BarrierListener):
         finally:
             close_old_connections()
 
-    def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
+    @contextmanager
+    def _open_row(self, message: MessageExt) -> Iterator[Opened]:
         connection, course = connections[self._database], message.course
         try:
             with self._open_transaction():
-                answer = self._run_open(function, message, arg)
+                earlier_error = connection.rollback_exc
+                xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
+                course.stage = Stage.OPEN
+                try:
+                    with connection.execute_wrapper(_refuse_after_the_end):
+                        yield Opened(message)
+                finally:
+                    if connection.closed_in_transaction or not is_in_transaction(connection.connection):
+                        course.stage = Stage.ENDED
+                self._require_committable(message, xid, earlier_error)
                 course.stage = Stage.COMMITTING
         except (DatabaseError, LostTransactionError) as error:
             # COMMIT was not sent, or it has failed, unless Django has closed a connection that did not answer it. Or
@@ -100,29 +105,6 @@ class DjangoTransactionListener(BarrierListener):
             if course.stage is Stage.COMMITTING and is_answered:
                 course.stage = Stage.ENDED
             raise
-        return answer
-
-    def _run_open(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
-        connection, course = connections[self._database], message.course
-        earlier_error = connection.rollback_exc
-        xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
-        course.stage = Stage.OPEN
-        try:
-            with connection.execute_wrapper(_refuse_after_the_end):
-                answer = commit_of(function(message, arg))
-        finally:
-            if connection.closed_in_transaction or not is_in_transaction(connection.connection):
-                course.stage = Stage.ENDED
-        if connection.needs_rollback:
-            # Django's ORM marks the transaction for a rollback when one of its statements fails.
-            if connection.rollback_exc is not earlier_error:
-                raise LostTransactionError(_CAUGHT)
-            raise Rollback
-        # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may have
-        # ended the transaction by itself.
-        if not self._is_committable(message.transaction_id, xid):
-            raise LostTransactionError(_CAUGHT, answer)
-        return answer
 
     @contextmanager
     def _open_transaction(self) -> Iterator[None]:
@@ -146,6 +128,19 @@ class DjangoTransactionListener(BarrierListener):
 
     def _all_rows(self) -> Any:
         return Transaction.objects.using(self._database)
+
+    def _require_committable(self, message: MessageExt, xid: int | None, earlier_error: Exception | None) -> None:
+        """Raise LostTransactionError if COMMIT would not commit the row, and Rollback if the function wants it so."""
+        connection = connections[self._database]
+        if connection.needs_rollback:
+            # Django's ORM marks the transaction for a rollback when one of its statements fails.
+            if connection.rollback_exc is not earlier_error:
+                raise LostTransactionError(_CAUGHT)
+            raise Rollback
+        # After an error that was caught, PostgreSQL answers COMMIT with ROLLBACK and reports no error. SQLite may have
+        # ended the transaction by itself.
+        if message.course.stage is Stage.ENDED or not self._is_committable(message.transaction_id, xid):
+            raise LostTransactionError(_CAUGHT)
 
     def _is_committable(self, transaction_id: str, xid: int | None) -> bool:
         try:

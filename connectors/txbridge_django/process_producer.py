@@ -5,15 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from txbridge import Committed, Message, MessageExt, TransactionProducer, TransactionSendResult
-from txbridge.client.answers import A, R
-from txbridge_django.conf import Options, refuse_event_loop, require_sendable, valid_options
+from txbridge import Announcement, Message, TransactionProducer
+from txbridge_django.conf import Options, refuse_event_loop, require_own_transaction, valid_options
 
 if TYPE_CHECKING:
     from txbridge_django.listener import DjangoTransactionListener
@@ -62,26 +61,23 @@ def is_connected() -> bool:
     return get_producer().is_connected
 
 
-def send_message_in_transaction(
-    message: Message, arg: A | None = None, *, execute: Callable[[MessageExt, A], Committed[R] | bool | None]
-) -> TransactionSendResult[R]:
-    """Send a message that is visible if, and only if, `execute(message, arg)` and its database transaction succeed.
+def announce(*messages: Message) -> AbstractContextManager[Announcement[None]]:
+    """Announce what the block does: the messages are delivered if, and only if, its transaction is committed.
 
-    It stores the half message, runs the function in `transaction.atomic()` of the database of the settings, and sends
-    the decision. The function returns None, True or `Committed(value)` to commit. It returns False, raises
-    `Rollback(reason)`, or calls `set_rollback` to roll back. Another exception rolls both back, too. It is
-    `local_exception` of the result.
+    The block is `transaction.atomic()` of the database of the settings, and all is as Bridge.announce says. An
+    exception rolls back, and comes out; `set_rollback` raises `Rollback` at the end.
 
     Raises:
-        UsageError: the message or the settings cannot work, or the function is a coroutine function, or this was
-            called on an event loop. Or it was called within `atomic()`, with ATOMIC_REQUESTS or with autocommit off:
-            the message would be decided before the outer transaction is. Nothing was sent.
-        PrepareError: Kafka has not acknowledged the half message; the function was not called.
+        UsageError: the message or the settings cannot work, or this was called on an event loop. Or it was called
+            within `atomic()`, with ATOMIC_REQUESTS or with autocommit off: the message would be decided before the
+            outer transaction is. Nothing was sent.
+        PrepareError: Kafka has not acknowledged the half message; the block was not run.
         LayoutError, EnvironmentProblemError: this call starts the producer, and that fails.
+        OutcomeUnknownError: at the end of the block: a check decides.
 
     """
-    require_sendable(valid_options().database, execute)
-    return get_producer().send_message_in_transaction(message, arg, execute=execute)
+    require_own_transaction(valid_options().database)
+    return get_producer().announce(*messages)
 
 
 def _listener(options: Options) -> DjangoTransactionListener:

@@ -22,17 +22,18 @@ from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import OutboxRows, WaitingRows
 from txbridge_sqlalchemy.outbox_table import OutboxTable, create_outbox, outbox_ddl, outbox_metadata
-from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
+from txbridge_sqlalchemy.sql_listener import SqlBridge, SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
 
 if TYPE_CHECKING:
-    from txbridge_sqlalchemy.async_listener import AsyncInbox, AsyncSqlTransactionListener
+    from txbridge_sqlalchemy.async_listener import AsyncInbox, AsyncSqlBridge, AsyncSqlTransactionListener
 
 #: Names that need SQLAlchemy's asyncio part, and so greenlet. Loaded on first use, so that the others do not need it.
-_ASYNC = {"AsyncInbox": "async_listener", "AsyncSqlTransactionListener": "async_listener"}
+_ASYNC = {"AsyncInbox", "AsyncSqlBridge", "AsyncSqlTransactionListener"}
 
 __all__ = [
     "AsyncInbox",
+    "AsyncSqlBridge",
     "AsyncSqlTransactionListener",
     "Inbox",
     "LostTransactionError",
@@ -41,6 +42,7 @@ __all__ = [
     "OutboxRows",
     "OutboxTable",
     "Rollback",
+    "SqlBridge",
     "SqlTransactionListener",
     "WaitingRows",
     "async_purge",
@@ -64,7 +66,7 @@ def __getattr__(name: str) -> object:
     if name not in _ASYNC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(f"{__name__}.{_ASYNC[name]}")
+        module = import_module(f"{__name__}.async_listener")
     except ImportError as error:
         if "greenlet" not in str(error):
             raise

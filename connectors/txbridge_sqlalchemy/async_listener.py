@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, TypeAlias, TypeVar, Unpack, cast, overload
 
 from sqlalchemy import Connection, util
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
-from txbridge import AsyncTransactionListener, Committed, LocalTransactionState, MessageExt
-from txbridge.client.answers import G
+from txbridge import AsyncBridge, AsyncTransactionListener, LocalTransactionState, MessageExt
+from txbridge.client.answers import G, Stored
 from txbridge.client.coroutines import require_arguments, require_coroutine
-from txbridge.client.listener import LocalTransaction
-from txbridge.core.check_policy import DEFAULT_PATIENCE_S
+from txbridge.client.listener import Opened
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox import Inbox
-from txbridge_sqlalchemy.outbox import Outbox
-from txbridge_sqlalchemy.sql_listener import SqlTransactionListener
+from txbridge_sqlalchemy.sql_listener import BridgeOptions, Settings, SqlOptions, SqlTransactionListener, split_options
 from txbridge_sqlalchemy.work import Opener, refuse_two_databases
 
 _S = TypeVar("_S", bound=AsyncSession)
@@ -37,6 +35,10 @@ AsyncDatabase = AsyncEngine | async_sessionmaker[Any]
 #: Awaits, in the task that has started the greenlet. SQLAlchemy 2.0 has it by another name.
 await_: Callable[[Awaitable[Any]], Any] = getattr(util, "await_", None) or util.await_only
 _G = TypeVar("_G")
+
+
+#: As SqlFunction; it is awaited.
+AsyncSqlFunction: TypeAlias = Callable[[_G, MessageExt, Any], Awaitable[bool | None]]
 
 
 class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
@@ -62,42 +64,23 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
     def __init__(
         self: AsyncSqlTransactionListener[AsyncConnection],
         database: AsyncEngine,
-        execute: Callable[[AsyncConnection, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = ...,
-        *,
-        check_wait: float = ...,
-        patience: float = ...,
-        outbox: Outbox | None = ...,
+        execute: AsyncSqlFunction[AsyncConnection] | None = ...,
+        **options: Unpack[SqlOptions],
     ) -> None: ...
 
     @overload
     def __init__(
         self: AsyncSqlTransactionListener[_S],
         database: async_sessionmaker[_S],
-        execute: Callable[[_S, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = ...,
-        *,
-        check_wait: float = ...,
-        patience: float = ...,
-        outbox: Outbox | None = ...,
+        execute: AsyncSqlFunction[_S] | None = ...,
+        **options: Unpack[SqlOptions],
     ) -> None: ...
 
     def __init__(
-        self,
-        database: AsyncEngine | async_sessionmaker[Any],
-        execute: Callable[[Any, MessageExt, Any], Awaitable[bool | Committed[Any] | None]] | None = None,
-        *,
-        check_wait: float = 3.0,
-        patience: float = DEFAULT_PATIENCE_S,
-        outbox: Outbox | None = None,
+        self, database: Any, execute: AsyncSqlFunction[Any] | None = None, **options: Unpack[SqlOptions]
     ) -> None:
-        self._listener = _ListenerInGreenlet(
-            cast(Any, database),
-            None if execute is None else _awaited(execute),
-            check_wait=check_wait,
-            patience=patience,
-            outbox=outbox,
-        )
+        self._listener = _ListenerInGreenlet(database, None if execute is None else _awaited(execute), **options)
         self.forwarding = self._listener.forwarding
-        self.needs_function = self._listener.needs_function
 
     async def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
@@ -110,15 +93,24 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         """Identity of the table, which half messages carry. Read once, and created if the table has none."""
         return await greenlet_spawn(self._listener.barrier_id)
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
         """Run the application's function and write the transaction's row, all or nothing.
 
         See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction.
         """
         return await greenlet_spawn(self._listener.execute_local_transaction, message, arg)
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        return partial(greenlet_spawn, self._listener.bind_function(_awaited(function)))
+    @asynccontextmanager
+    async def open_transaction(self, message: MessageExt) -> AsyncIterator[Opened[G]]:
+        """See SqlTransactionListener. Begin and end are steps of the same generator, each in a greenlet of its own."""
+        steps = self._listener.open_transaction(message)
+        opened = await greenlet_spawn(steps.__enter__)
+        try:
+            yield opened
+        except BaseException as error:
+            await greenlet_spawn(steps.__exit__, type(error), error, error.__traceback__)
+            raise
+        await greenlet_spawn(steps.__exit__, None, None, None)
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         """Look the transaction up. If it is not found, make sure that it cannot be committed later.
@@ -183,6 +175,40 @@ def _open_session(factory: async_sessionmaker[Any]) -> Iterator[tuple[Any, Sessi
     finally:
         # SQLAlchemy shields this from cancellation.
         await_(given.__aexit__(None, None, None))
+
+
+class AsyncSqlBridge(AsyncBridge[G]):
+    """SqlBridge for an asynchronous engine: `tx.session` is an AsyncSession, `tx.connection` an AsyncConnection.
+
+    A task may be cancelled at every await. Before COMMIT is sent, that rolls back.
+
+    Args:
+        group: The producer group, as in Bridge.
+        database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
+        settings: Properties of librdkafka, or None, as in SqlBridge.
+
+    """
+
+    @overload
+    def __init__(
+        self: AsyncSqlBridge[AsyncConnection],
+        group: str,
+        database: AsyncEngine,
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: AsyncSqlBridge[_S],
+        group: str,
+        database: async_sessionmaker[_S],
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
+    ) -> None: ...
+
+    def __init__(self, group: str, database: Any, settings: Settings = None, **options: Any) -> None:
+        super().__init__(group, AsyncSqlTransactionListener(database, **split_options(options)), settings, **options)
 
 
 class AsyncInbox(Generic[_G]):

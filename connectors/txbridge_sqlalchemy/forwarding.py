@@ -46,13 +46,14 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, bindparam, case, func, select
 
-from txbridge import MessageExt
+from txbridge import Message, MessageExt
 from txbridge.client.forwarding import Forwarding, keys_of
-from txbridge.client.outbox_values import EarlierEnd, row_after
+from txbridge.client.listener import Opened
+from txbridge.client.outbox_values import EarlierEnd, row_after, row_of_message
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.outbox_dialects import LOWEST, dialect_of
@@ -161,10 +162,15 @@ class SqlForwarding(Forwarding):
         finally:
             self._looking.release()
 
-    def store_message(self, connection: Connection, message: MessageExt) -> None:
-        """Add the message, or all of a transaction with several, to the outbox. It has no half message."""
-        rows = []
-        for one in message.messages:
-            open_ends = [EarlierEnd(self.group, *half) for half in self.list_open(keys_of(one))]
-            rows.append(row_after(one, open_ends))
-        self._outbox.write_rows(connection, rows)
+    def store_messages(self, connection: Connection, opened: Opened[Any]) -> None:
+        """Write the messages that the body has added to the outbox, after those that have no half message."""
+        messages = opened.added or []
+        if not opened.message.has_half:
+            messages = [*opened.message.messages, *messages]
+        if messages:
+            self._outbox.write_rows(connection, [self._row_of(one) for one in messages])
+
+    def _row_of(self, message: Message) -> dict[str, object]:
+        if not self.has_kafka:
+            return row_of_message(message)
+        return row_after(message, [EarlierEnd(self.group, *half) for half in self.list_open(keys_of(message))])

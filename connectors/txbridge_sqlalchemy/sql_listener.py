@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
-from functools import partial
-from typing import Any, TypeVar, overload
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from sqlalchemy import Connection, Engine, bindparam, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from txbridge import Committed, MessageExt
+from txbridge import Bridge, MessageExt
 from txbridge.client.answers import G, Stage
 from txbridge.client.barrier import (
     BARRIER_ROW,
@@ -21,9 +21,10 @@ from txbridge.client.barrier import (
     new_barrier_id,
     refuse_purged,
 )
-from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, commit_of
+from txbridge.client.barrier_listener import BarrierListener, LostTransactionError
 from txbridge.client.coroutines import require_arguments, require_plain
-from txbridge.client.listener import LocalTransaction
+from txbridge.client.listener import Opened
+from txbridge.client.options import ProducerOptions
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.forwarding import Known, SqlForwarding, StoreInsteadError
@@ -34,7 +35,31 @@ from txbridge_sqlalchemy.table import row_of, transactions
 from txbridge_sqlalchemy.work import Opener, begin, opener
 
 _S = TypeVar("_S", bound=Session)
+_T = TypeVar("_T")
 _STATES = select(transactions.c.id, transactions.c.state).where(transactions.c.id.in_(bindparam("ids", expanding=True)))
+
+
+#: Seconds that a check waits for a lock: long enough for a transaction that is about to end, and three times that is
+#: still below the session time-out of a client.
+DEFAULT_CHECK_WAIT_S = 3.0
+#: A function of a listener: called with the connection or session, the message and the argument of the send.
+SqlFunction: TypeAlias = Callable[[_T, MessageExt, Any], bool | None]
+
+
+#: Properties of librdkafka; None without Kafka.
+Settings: TypeAlias = Mapping[str, Any] | None
+
+
+class SqlOptions(TypedDict, total=False):
+    """Options of listeners and bridges of SQL, as SqlTransactionListener describes them."""
+
+    check_wait: float
+    patience: float
+    outbox: Outbox | None
+
+
+class BridgeOptions(SqlOptions, ProducerOptions, total=False):
+    """Options of a SqlBridge: those of its listener, and those of a Bridge."""
 
 
 class SqlTransactionListener(BarrierListener[G]):
@@ -52,9 +77,8 @@ class SqlTransactionListener(BarrierListener[G]):
         database: an Engine, or a sessionmaker that is bound to exactly one.
         execute: called as `execute(connection, message, arg)`, with a Session instead of the connection when a
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
-            through unless a savepoint contains them. It returns None, True or `Committed(value)` to commit. It returns
-            False or raises `Rollback(reason)` to roll back. Another exception rolls both back, too. Without it, each
-            send names its function.
+            through unless a savepoint contains them. It returns None or True to commit. It returns False or raises
+            `Rollback(reason)` to roll back. Another exception rolls both back, too. Announcements need none.
         check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
@@ -74,39 +98,27 @@ class SqlTransactionListener(BarrierListener[G]):
     def __init__(
         self: SqlTransactionListener[Connection],
         database: Engine,
-        execute: Callable[[Connection, MessageExt, Any], bool | Committed[Any] | None] | None = ...,
-        *,
-        check_wait: float = ...,
-        patience: float = ...,
-        outbox: Outbox | None = ...,
+        execute: SqlFunction[Connection] | None = ...,
+        **options: Unpack[SqlOptions],
     ) -> None: ...
 
     @overload
     def __init__(
         self: SqlTransactionListener[_S],
         database: sessionmaker[_S],
-        execute: Callable[[_S, MessageExt, Any], bool | Committed[Any] | None] | None = ...,
-        *,
-        check_wait: float = ...,
-        patience: float = ...,
-        outbox: Outbox | None = ...,
+        execute: SqlFunction[_S] | None = ...,
+        **options: Unpack[SqlOptions],
     ) -> None: ...
 
-    def __init__(
-        self,
-        database: Engine | sessionmaker[Any],
-        execute: Callable[[Any, MessageExt, Any], bool | Committed[Any] | None] | None = None,
-        *,
-        check_wait: float = 3.0,
-        patience: float = DEFAULT_PATIENCE_S,
-        outbox: Outbox | None = None,
-    ) -> None:
-        super().__init__(patience, execute)
+    def __init__(self, database: Any, execute: SqlFunction[Any] | None = None, **options: Unpack[SqlOptions]) -> None:
+        check_wait, outbox = options.get("check_wait", DEFAULT_CHECK_WAIT_S), options.get("outbox")
+        super().__init__(options.get("patience", DEFAULT_PATIENCE_S), execute)
         if check_wait <= 0:
             raise UsageError(f"check_wait must be positive, not {check_wait}")
-        self._open = self._make_opener(database)
+        self._opener = self._make_opener(database)
         if execute is not None:
-            self.bind_function(execute)
+            require_plain(execute, "an AsyncSqlTransactionListener takes it")
+            require_arguments(execute, "connection", "message", "arg")
         self._wait_ms = max(1, round(check_wait * 1000))
         self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)
 
@@ -125,56 +137,55 @@ class SqlTransactionListener(BarrierListener[G]):
             sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
 
         """
-        level = probe(self._open, row_of(probe_id(), ROLLED_BACK, None), self._isolation_level)
+        level = probe(self._opener, row_of(probe_id(), ROLLED_BACK, None), self._isolation_level)
         if level == "READ UNCOMMITTED":
             raise UsageError(
                 "the isolation level is READ UNCOMMITTED: a check could see a transaction that is rolled back later. "
                 "Give the listener an engine with READ COMMITTED or more"
             )
         if self.forwarding is not None:
-            with begin(self._open, transactions) as work:
+            with begin(self._opener, transactions) as work:
                 self.forwarding.verify(work.connection)
         self._barrier.id = self._state_or_new(BARRIER_ROW, new_barrier_id(), NEVER_PURGED)
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        require_plain(function, "an AsyncSqlTransactionListener takes it")
-        require_arguments(function, "connection", "message", "arg")
-        return partial(self._run_function, function)
+    @contextmanager
+    def open_transaction(self, message: MessageExt) -> Iterator[Opened[G]]:
+        with ExitStack() as stack:
+            try:
+                opened = stack.enter_context(super().open_transaction(message))
+            except StoreInsteadError:
+                opened = stack.enter_context(super().open_transaction(message.without_half()))
+            yield opened
 
-    def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
-        try:
-            return super()._run_function(function, message, arg)
-        except StoreInsteadError:
-            return super()._run_function(function, message.without_half(), arg)
-
-    def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> Any:
+    @contextmanager
+    def _open_row(self, message: MessageExt) -> Iterator[Opened[G]]:
         known = Known() if self.forwarding is None else self.forwarding.known
-        with begin(self._open, transactions, message.course) as work:
+        with begin(self._opener, transactions, message.course) as work:
             work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
             if self.forwarding is not None and message.has_half:
                 self.forwarding.require_direct(work.connection, message, known)
+            opened = Opened[G](message, (work.given,), None if self.forwarding is None else [])
             message.course.stage = Stage.OPEN
-            answer = commit_of(function(work.given, message, arg))
+            yield opened
             # From here on, handlers of events may end it, too.
             message.course.stage = Stage.ENDED
             if work.is_over():
-                raise LostTransactionError(_ENDED, answer)
-            if self.forwarding is not None and not message.has_half:
+                raise LostTransactionError(_ENDED)
+            if self.forwarding is not None:
                 # Last: of two transactions that wait for each other's locks, the later one gets the later row.
-                self.forwarding.store_message(work.connection, message)
-        return answer
+                self.forwarding.store_messages(work.connection, opened)
 
     def _wait_for(self, ends: Collection[Future[None]], seconds: float) -> None:
         wait(ends, seconds)
 
     def _write_state(self, row_id: str, state: str, born: int | None) -> None:
-        with begin(self._open, transactions) as work:
+        with begin(self._opener, transactions) as work:
             self._set_time_limits(work.connection)
             work.write_row(row_of(row_id, state, born))
             refuse_purged(born, _read_rows(work.connection, PURGED_ROW).get(PURGED_ROW))
 
     def _read_states(self, *ids: str) -> dict[str, str]:
-        with begin(self._open, transactions) as work:
+        with begin(self._opener, transactions) as work:
             self._set_time_limits(work.connection)
             return _read_rows(work.connection, *ids)
 
@@ -193,6 +204,48 @@ class SqlTransactionListener(BarrierListener[G]):
             # migration of the table. Without a bound these would block the checks. LOCAL: until the transaction ends.
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._wait_ms}")
             connection.exec_driver_sql(f"SET LOCAL statement_timeout = {2 * self._wait_ms}")
+
+
+class SqlBridge(Bridge[G]):
+    """A Bridge whose announcements are transactions of one SQL database: `tx.session` or `tx.connection`.
+
+    A row with the transaction's id is committed with what the block does, and answers the checks. So leave COMMIT and
+    ROLLBACK to it. SqlTransactionListener has the rules, and the options `check_wait`, `patience` and `outbox`.
+
+    Args:
+        group: The producer group, as in Bridge.
+        database: an Engine, or a sessionmaker that is bound to exactly one.
+        settings: Properties of librdkafka, as in Bridge. None: no Kafka is needed here. Every message becomes a row of
+            the `outbox`, in the same transaction, and `txbridge relay` sends it. With both, the outbox stores messages
+            while Kafka is away.
+
+    """
+
+    @overload
+    def __init__(
+        self: SqlBridge[Connection],
+        group: str,
+        database: Engine,
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: SqlBridge[_S],
+        group: str,
+        database: sessionmaker[_S],
+        settings: Settings = ...,
+        **options: Unpack[BridgeOptions],
+    ) -> None: ...
+
+    def __init__(self, group: str, database: Any, settings: Settings = None, **options: Any) -> None:
+        super().__init__(group, SqlTransactionListener(database, **split_options(options)), settings, **options)
+
+
+def split_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Take those of the listener out of a bridge's options."""
+    return {name: options.pop(name) for name in SqlOptions.__annotations__ if name in options}
 
 
 _ENDED = (

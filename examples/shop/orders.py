@@ -1,4 +1,4 @@
-"""The tables of the shop and its local transactions. Run it to create the tables; in production a migration does it."""
+"""The tables of the shop, and what requests do in them. Run it to create them; in production a migration does it."""
 
 import asyncio
 from uuid import UUID
@@ -10,8 +10,6 @@ from sqlalchemy import select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-
-from txbridge import Committed, MessageExt, Rollback
 
 
 class Tables(DeclarativeBase):
@@ -44,39 +42,36 @@ class Payment(BaseModel):
     id: UUID  # of the order
 
 
-class AlreadyPlaced(Rollback):
-    """The order was stored by an earlier request."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__("this order exists")
-        self.number = number
+class RefusedError(Exception):
+    """Nothing is stored, and nothing announced."""
 
 
-class AlreadyPaid(Rollback):
-    """The payment was stored by an earlier request."""
+class RepeatedError(Exception):
+    """An earlier request has stored it."""
 
 
-async def place_order(session: AsyncSession, message: MessageExt, order: NewOrder) -> Committed[int]:
-    row = Order(**order.model_dump(), transaction_id=message.transaction_id)
+async def place_order(session: AsyncSession, order: NewOrder, transaction_id: str) -> int:
+    row = Order(**order.model_dump(), transaction_id=transaction_id)
     try:
         async with session.begin_nested():  # a statement that may fail belongs in a savepoint
             session.add(row)
     except IntegrityError:
-        raise AlreadyPlaced((await session.scalars(select(Order.number).where(Order.id == order.id))).one()) from None
+        number = (await session.scalars(select(Order.number).where(Order.id == order.id))).one()
+        raise RepeatedError({"number": number}) from None
     taken = update(Stock).where(Stock.item == order.item, Stock.left >= order.quantity)
     if (await session.execute(taken.values(left=Stock.left - order.quantity).returning(Stock.left))).first() is None:
-        raise Rollback("out of stock")
-    return Committed(row.number)
+        raise RefusedError("out of stock")
+    return row.number
 
 
-async def pay_order(session: AsyncSession, message: MessageExt, payment: Payment) -> Committed[str]:
+async def pay_order(session: AsyncSession, payment: Payment) -> str:
     order = (await session.scalars(select(Order).where(Order.id == payment.id).with_for_update())).one_or_none()
     if order is None:
-        raise Rollback("no such order")
+        raise RefusedError("no such order")
     if order.paid:
-        raise AlreadyPaid("this order is paid")
+        raise RepeatedError({"paid": str(payment.id)})
     order.paid = True
-    return Committed(order.transaction_id)
+    return order.transaction_id
 
 
 async def create_tables(engine: AsyncEngine, **stock: int) -> None:

@@ -3,26 +3,19 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
-from orders import AlreadyPaid, AlreadyPlaced, NewOrder, Payment, pay_order, place_order
+from orders import NewOrder, Payment, RefusedError, RepeatedError, pay_order, place_order
 from settings import Settings
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from txbridge_sqlalchemy import AsyncSqlTransactionListener
+from txbridge_sqlalchemy import AsyncSqlBridge
 
-from txbridge import (
-    AsyncTransactionProducer,
-    AsyncTransactionSendResult,
-    DecidedBy,
-    LocalTransactionState,
-    Message,
-    PrepareError,
-    TxBridgeError,
-)
+from txbridge import Message, TxBridgeError
+from txbridge.asgi import EXCEPTION_HANDLERS
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +26,9 @@ class Shop:
     def __init__(self, settings: Settings) -> None:
         self.remind_after = settings.remind_after
         self.engine = create_async_engine(settings.database_url, pool_pre_ping=True)
-        listener = AsyncSqlTransactionListener(async_sessionmaker(self.engine))
-        self.producer = AsyncTransactionProducer(
-            "shop", listener, settings.kafka, namespace=settings.namespace, start_without_kafka=True
+        sessions = async_sessionmaker(self.engine, expire_on_commit=False)
+        self.bridge = AsyncSqlBridge(
+            "shop", sessions, settings.kafka, namespace=settings.namespace, start_without_kafka=True
         )
 
     async def is_ready(self) -> bool:
@@ -44,11 +37,11 @@ class Shop:
                 await connection.execute(text("SELECT 1"))
         except SQLAlchemyError:
             return False
-        return self.producer.is_connected
+        return self.bridge.is_connected
 
     async def cancel_reminder(self, transaction_id: str) -> None:
         try:
-            await self.producer.cancel(transaction_id, "the order is paid")
+            await self.bridge.cancel(transaction_id, "the order is paid")
         except (TxBridgeError, TimeoutError) as error:
             log.warning("a reminder is not cancelled: %s", error)  # the consumer knows the payment, too
 
@@ -62,47 +55,21 @@ TheShop = Annotated[Shop, Depends(shop_of)]
 routes = APIRouter()
 
 
-@routes.post("/orders")
-async def place(order: NewOrder, shop: TheShop) -> JSONResponse:
-    messages = [
-        Message("orders.placed", order, key=str(order.id)),
-        Message("orders.unpaid", order, key=str(order.id), delay=shop.remind_after),
-    ]
-    result = await shop.producer.send_messages_in_transaction(messages, order, execute=place_order)
-    if isinstance(result.local_exception, AlreadyPlaced):
-        return JSONResponse({"number": result.local_exception.number})
-    return answer(result, {"number": result.value})
+@routes.post("/orders", status_code=201)
+async def place(order: NewOrder, shop: TheShop) -> dict[str, int]:
+    placed = Message("orders.placed", order, key=str(order.id))
+    unpaid = Message("orders.unpaid", order, key=str(order.id), delay=shop.remind_after)
+    async with shop.bridge.announce(placed, unpaid) as tx:
+        number = await place_order(tx.session, order, tx.transaction_id)
+    return {"number": number}
 
 
-@routes.post("/payments")
-async def pay(payment: Payment, shop: TheShop, later: BackgroundTasks) -> JSONResponse:
-    message = Message("orders.paid", payment, key=str(payment.id))
-    result = await shop.producer.send_message_in_transaction(message, payment, execute=pay_order)
-    if result.value is not None:
-        later.add_task(shop.cancel_reminder, result.value)
-    if isinstance(result.local_exception, AlreadyPaid):
-        return JSONResponse({"paid": str(payment.id)})
-    return answer(result, {"paid": str(payment.id)})
-
-
-def answer(result: AsyncTransactionSendResult[Any], made: dict[str, Any]) -> JSONResponse:
-    match result.local_transaction_state, result.decided_by:
-        case LocalTransactionState.COMMIT_MESSAGE, _:
-            return JSONResponse(made, 201)
-        case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.FUNCTION:
-            return JSONResponse({"error": result.reason}, 409)
-        case LocalTransactionState.ROLLBACK_MESSAGE, DecidedBy.CHECK:
-            return try_again("the database took too long")
-        case LocalTransactionState.ROLLBACK_MESSAGE, _:
-            assert result.local_exception is not None
-            raise result.local_exception  # a bug, or the database failed: 500, and a trace in the log
-        case _:
-            # COMMIT was not answered. A check finds out. The same request, sent again, gets the answer.
-            return JSONResponse({"error": "not known yet: ask again"}, 202)
-
-
-def try_again(why: str) -> JSONResponse:
-    return JSONResponse({"error": f"{why}; nothing has happened, try again"}, 503, {"Retry-After": "1"})
+@routes.post("/payments", status_code=201)
+async def pay(payment: Payment, shop: TheShop, later: BackgroundTasks) -> dict[str, str]:
+    async with shop.bridge.announce(Message("orders.paid", payment, key=str(payment.id))) as tx:
+        reminder = await pay_order(tx.session, payment)
+    later.add_task(shop.cancel_reminder, reminder)
+    return {"paid": str(payment.id)}
 
 
 @routes.get("/livez")
@@ -120,15 +87,19 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.shop = shop = Shop(settings or Settings.from_environment())
-        async with shop.producer:
+        async with shop.bridge:
             yield
         await shop.engine.dispose()
 
-    app = FastAPI(title="Shop", lifespan=lifespan)
+    app = FastAPI(title="Shop", lifespan=lifespan, exception_handlers=EXCEPTION_HANDLERS)
     app.include_router(routes)
 
-    @app.exception_handler(PrepareError)
-    async def refuse(request: Request, error: PrepareError) -> JSONResponse:
-        return try_again("Kafka did not store the message" if error.cause else "the database does not answer")
+    @app.exception_handler(RefusedError)
+    async def refuse(request: Request, error: RefusedError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, 409)
+
+    @app.exception_handler(RepeatedError)
+    async def answer_again(request: Request, error: RepeatedError) -> JSONResponse:
+        return JSONResponse(error.args[0])
 
     return app

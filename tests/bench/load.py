@@ -136,7 +136,7 @@ class Clients:
                 if load.together == 1:
                     future = producer.submit_message_in_transaction(message, number)
                 else:
-                    future = producer.submit_messages_in_transaction([message] * load.together, number)
+                    future = producer.submit_message_in_transaction([message] * load.together, number)
                 future.add_done_callback(note)
             assert producer.flush() == 0
             until = time.monotonic()

@@ -83,7 +83,7 @@ def _send(producer: TransactionProducer, number: int, plan: Plan) -> Transaction
     ]
     if len(messages) == 1:
         return producer.send_message_in_transaction(messages[0], (number, plan))
-    return producer.send_messages_in_transaction(messages, (number, plan))
+    return producer.send_message_in_transaction(messages, (number, plan))
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ from tests.chaos.relay_run import judge, run_relays
 from tests.support.harness import Bridge, eventually
 from tests.support.postgres import Postgres
 from tests.support.relays import make_outbox, relaying, rows_left
-from txbridge import DecidedBy, LocalTransactionState, Message, MessageExt, SendStatus, TransactionProducer
+from txbridge import LocalTransactionState, Message, MessageExt, SendStatus, TransactionProducer
+from txbridge.client.answers import RolledBackByCheck
 from txbridge.embedded import EmbeddedKafka
 
 
@@ -90,7 +91,7 @@ class _Caller(threading.Thread):
             except Exception as error:
                 self.refused.append(f"{type(error).__name__}: {error}")
             else:
-                if result.decided_by is DecidedBy.CHECK:
+                if isinstance(result.local_exception, RolledBackByCheck):
                     continue  # nothing has happened, so the order is sent again
                 self.calls.append((began, result.send_status))
                 if result.local_transaction_state is not LocalTransactionState.COMMIT_MESSAGE:

@@ -38,7 +38,7 @@ def test_each_message_is_judged_by_its_own_time(bridge: Bridge, tmp_path: Path) 
     with bridge.local_owner(), bridge.local_owner(1):
         with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
             for messages in (kept, cancelled):
-                sent = producer.send_messages_in_transaction(messages)
+                sent = producer.send_message_in_transaction(messages)
                 sent.wait(60)
         bridge.wait_visible(orders, [b"1", b"4"])
         first = audited(bridge, ledger_path=str(ledger), continued=True)
@@ -73,7 +73,7 @@ def test_a_worker_whose_clock_is_wrong_is_early_with_each_message(bridge: Bridge
     with bridge.local_owner(outside=clock), bridge.local_owner(1, outside=clock):
         settings = {"bootstrap.servers": bridge.bootstrap_servers}
         with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
-            producer.send_messages_in_transaction(messages).wait(60)
+            producer.send_message_in_transaction(messages).wait(60)
         bridge.wait_visible(orders, [b"1"])
         assert audited(bridge).clean
         clock.ahead = 2 * HOUR

@@ -21,8 +21,6 @@ from txbridge import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     CancelOutcome,
-    Committed,
-    DecidedBy,
     EndTransactionError,
     Message,
     Rollback,
@@ -49,6 +47,8 @@ class Scripted(TransactionListener):
         self.asked: list[int] = []
 
     def execute_local_transaction(self, message, arg):
+        if isinstance(arg, Exception):
+            raise arg
         return arg
 
     def check_local_transaction(self, message):
@@ -136,17 +136,11 @@ def test_a_commit_is_delivered_once_as_it_was_sent(bridge, topic):
 
 
 def test_a_rollback_is_never_visible_and_its_sender_knows_why(bridge, topic):
-    def order(message, number):
-        if number > 9:
-            raise Rollback("out of stock")
-        return Committed(number + 1_000)
-
     producer = bridge.start_producer(Scripted(), topic)
-    refused = producer.send_message_in_transaction(Message(topic, b"refused"), 10, execute=order)
-    placed = producer.send_message_in_transaction(Message(topic, b"placed"), 9, execute=order)
-    assert (refused.local_transaction_state, refused.reason, refused.value) == (ROLLBACK, "out of stock", None)
-    assert (placed.local_transaction_state, placed.reason, placed.value) == (COMMIT, None, 1_009)
-    assert [refused.decided_by, placed.decided_by] == [DecidedBy.FUNCTION] * 2
+    refused = producer.send_message_in_transaction(Message(topic, b"refused"), Rollback("out of stock"))
+    placed = producer.send_message_in_transaction(Message(topic, b"placed"), COMMIT)
+    assert (refused.local_transaction_state, str(refused.local_exception)) == (ROLLBACK, "out of stock")
+    assert (placed.local_transaction_state, placed.local_exception) == (COMMIT, None)
     assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
     assert bridge.wait_fate(placed) is TransactionState.COMMITTED
     assert values(bridge, topic) == [b"placed"]
@@ -184,7 +178,7 @@ def test_several_messages_become_visible_together_and_in_order(bridge, topic):
     other = bridge.create_topic(f"{topic}.other")
     producer = bridge.start_producer(Scripted(COMMIT), topic)
     messages = [Message(topic, b"1", b"k"), Message(other, b"2"), Message(topic, b"3", b"k")]
-    result = producer.send_messages_in_transaction(messages, UNKNOWN)
+    result = producer.send_message_in_transaction(messages, UNKNOWN)
     assert (values(bridge, topic), values(bridge, other)) == ([], [])
     bridge.let_checks_be_due()
     assert bridge.wait_fate(result) is TransactionState.COMMITTED
@@ -195,10 +189,10 @@ def test_several_messages_become_visible_together_and_in_order(bridge, topic):
 def test_each_message_waits_for_its_time(bridge, topic):
     producer = bridge.start_producer(Scripted(), topic)
     alone = producer.send_message_in_transaction(Message(topic, b"alone", delay=3), COMMIT)
-    several = producer.send_messages_in_transaction(
+    several = producer.send_message_in_transaction(
         [Message(topic, b"reminder", delay=3), Message(topic, b"placed"), Message(topic, b"expired", delay=600)], COMMIT
     )
-    without = producer.send_later(Message(topic, b"without a local transaction", delay=600))
+    without = producer.send_message_in_transaction(Message(topic, b"without", delay=600), COMMIT)
     waiting = {TransactionState.SCHEDULED}
     assert [bridge.wait_fate(one, waiting) for one in (alone, several, without)] == [*waiting] * 3
     assert [one.value() for one in bridge.wait_visible(topic)] == [b"placed"]
@@ -269,7 +263,7 @@ async def test_a_producer_on_an_event_loop(bridge, topic, monkeypatch):
         # A method that a test replaces is the one that counts.
         monkeypatch.setattr(listener, "execute_local_transaction", forget)
         second = await producer.send_message_in_transaction(Message(topic, b"2"), COMMIT)
-        assert second.decided_by is DecidedBy.NOBODY
+        assert second.local_transaction_state is UNKNOWN
         assert await bridge.aio.let_checks_be_due() == 1
         assert await bridge.aio.wait_fate(second) is TransactionState.COMMITTED
         assert [one.value() for one in await bridge.aio.wait_visible(topic, 2)] == [b"1", b"2"]
@@ -289,15 +283,15 @@ def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
         connection.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
 
     def place(number):
-        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number, execute=place_order)
+        return producer.send_message_in_transaction(Message(topic, b"%d" % number), number)
 
-    producer = bridge.start_producer(SqlTransactionListener(engine), topic)
+    producer = bridge.start_producer(SqlTransactionListener(engine, place_order), topic)
     placed, refused, twice = place(1), place(10), place(1)
     bridge.lose_decision()
     lost = place(2)
     assert bridge.wait_fate(placed) is TransactionState.COMMITTED
     assert bridge.wait_fate(refused) is TransactionState.ROLLED_BACK
-    assert (refused.decided_by, refused.reason) == (DecidedBy.FUNCTION, "out of stock")
+    assert (refused.local_transaction_state, str(refused.local_exception)) == (ROLLBACK, "out of stock")
     assert bridge.let_checks_be_due() == 1
     assert bridge.wait_fate(twice) is TransactionState.ROLLED_BACK
     assert bridge.wait_fate(lost) is TransactionState.COMMITTED
@@ -309,7 +303,8 @@ def test_the_sql_listener_on_sqlite(bridge, topic, tmp_path):
 
 def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridge, topic):
     producer = bridge.start_producer(Scripted(ROLLBACK), topic)
-    by_result, by_id, at_once = (producer.send_later(Message(topic, b"later", delay=delay)) for delay in (60, 60, 0))
+    messages = [Message(topic, b"later", delay=delay) for delay in (60, 60, 0)]
+    by_result, by_id, at_once = (producer.send_message_in_transaction(message, COMMIT) for message in messages)
     undecided = producer.send_message_in_transaction(Message(topic, b"undecided", check_immunity_time=60), UNKNOWN)
     assert producer.cancel(by_result, "paid").outcome is CancelOutcome.CANCELLED
     assert [producer.cancel(by_id.transaction_id, "paid").outcome for _ in range(2)] == [CancelOutcome.CANCELLED] * 2
@@ -352,7 +347,7 @@ class Program:
         return {
             "message": message,
             "several": random.choice([0] * 3 + [1, 2]),
-            "result": random.choice([COMMIT, COMMIT, ROLLBACK, UNKNOWN, Committed(7), None, KeyError("x")]),
+            "result": random.choice([COMMIT, COMMIT, ROLLBACK, UNKNOWN, True, None, KeyError("x")]),
             "lost": random.random() < 0.2,
             "answer": random.choice([COMMIT, ROLLBACK, UNKNOWN]),
             "cancel": random.random() < 0.2,
@@ -382,13 +377,13 @@ class Program:
                 bridge.lose_decision()
             try:
                 messages = [Message(topic, **step["message"])] + [Message(topic, b"more", b"k")] * step["several"]
-                result = producer.send_messages_in_transaction(messages, step["result"])
+                result = producer.send_message_in_transaction(messages, step["result"])
             except UsageError as error:
                 # Not sent, so no decision of it is lost.
                 told.append(re.sub("topic [^ ]+", "topic", str(error)))
                 continue
             sent[number] = result
-            told.append((result.local_transaction_state, result.decided_by))
+            told.append((result.local_transaction_state, type(result.local_exception)))
             with suppress(EndTransactionError):
                 result.wait(30)
         settled = {*FATES, TransactionState.HELD, TransactionState.SCHEDULED}

@@ -43,7 +43,7 @@ def producer_of(bridge: Bridge, group: str = "group") -> TransactionProducer:
 
 
 def send(producer: TransactionProducer, topic: str, value: bytes, delay: timedelta = HOUR) -> TransactionSendResult:
-    return producer.send_later(Message(topic, value, key=value, delay=delay))
+    return producer.send_message_in_transaction(Message(topic, value, key=value, delay=delay))
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def test_of_several_messages_the_rest_is_cancelled_and_the_number_told(bridge: B
     now_topic, later = bridge.create_topic("now"), bridge.create_topic("later")
     with serving(bridge), producer_of(bridge) as producer:
         messages = [Message(now_topic, b"1"), Message(later, b"2", delay=HOUR), Message(now_topic, b"3")]
-        sent = producer.send_messages_in_transaction(messages)
+        sent = producer.send_message_in_transaction(messages)
         bridge.wait_visible(now_topic, [b"1", b"3"])
         # What its readers know is no right (tests/security/test_tenants.py).
         seen = dict(bridge.read(now_topic)[0].headers() or ())["UNIQ_KEY"].decode()
@@ -199,7 +199,8 @@ def test_the_asyncio_producer_cancels_as_well(bridge: Bridge) -> None:
     async def run() -> list[CancelOutcome]:
         settings = {"bootstrap.servers": bridge.bootstrap_servers}
         async with AsyncTransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
-            sent = [await producer.send_later(Message(topic, b"%d" % number, delay=HOUR)) for number in range(8)]
+            messages = [Message(topic, b"%d" % number, delay=HOUR) for number in range(8)]
+            sent = [await producer.send_message_in_transaction(message) for message in messages]
             answers = await asyncio.gather(*(producer.cancel(one, "paid") for one in sent))
             return [one.outcome for one in answers]
 

@@ -37,7 +37,7 @@ def send(bridge: Bridge, *messages: Message) -> TransactionSendResult:
     """Send several messages in one transaction that is committed."""
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
     with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
-        sent = producer.send_messages_in_transaction(messages)
+        sent = producer.send_message_in_transaction(messages)
         sent.wait(60)
     return sent
 
@@ -267,7 +267,7 @@ def test_the_client_sends_later(bridge: Bridge) -> None:
     with bridge.local_owner(), bridge.local_owner(partition=1):
         with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
             due = now() + 3_000
-            later = producer.send_later(Message(topic, b"later", b"k", deliver_at=due))
+            later = producer.send_message_in_transaction(Message(topic, b"later", b"k", deliver_at=due))
             message = Message(topic, b"in a transaction", b"k", delay=timedelta(seconds=3))
             assert message.deliver_at is not None
             sent = producer.send_message_in_transaction(message)

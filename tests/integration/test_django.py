@@ -32,18 +32,16 @@ django.setup()
 from django.conf import settings
 from django.db import transaction
 from txbridge import Message
-from txbridge_django import send_message_in_transaction
-from shop.views import place_order
+from txbridge_django import announce
+from shop.models import Order
 
-def place_and_die(message, number):
-    place_order(message, number)
-    if number == "committed":
+import sys
+with announce(Message(settings.TOPIC, sys.argv[1])):
+    Order.objects.create(number=sys.argv[1])
+    if sys.argv[1] == "committed":
         transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGKILL))
     else:
         os.kill(os.getpid(), signal.SIGKILL)
-
-import sys
-send_message_in_transaction(Message(settings.TOPIC, sys.argv[1]), sys.argv[1], execute=place_and_die)
 """
 
 #: Program that writes messages in the transactions of orders. Every third is rolled back.

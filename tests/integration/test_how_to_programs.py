@@ -107,9 +107,7 @@ def test_the_service_of_the_page(bridge, tmp_path):
     program = program.replace("orders.placed", topic)
     # Insert the namespace and the Kafka of the test; the page has no namespace and another address.
     program, times = re.subn(
-        r"(TransactionProducer)\(\"orders\", listener, (.*?})",
-        rf'\1("orders", listener, \2, namespace="{bridge.namespace}"',
-        program,
+        r"(SqlBridge)\(\"orders\", engine, (.*?})", rf'\1("orders", engine, \2, namespace="{bridge.namespace}"', program
     )
     program = program.replace("127.0.0.1:9092", bridge.bootstrap_servers)
     assert times == 1

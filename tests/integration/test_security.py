@@ -184,7 +184,8 @@ def test_a_client_cancels_with_its_documented_rights(scene: Scene) -> None:
     scene.worker(scene.user("worker"))
     producer, _ = scene.producer(scene.user("client"), LocalTransactionState.COMMIT_MESSAGE)
     with producer:
-        by_id, by_result = (producer.send_later(Message(scene.real, b"later", delay=600), 120) for _ in range(2))
+        later = Message(scene.real, b"later", delay=600)
+        by_id, by_result = (producer.send_message_in_transaction(later) for _ in range(2))
         assert producer.cancel(by_id.transaction_id, "paid", 60).outcome is CancelOutcome.CANCELLED
         assert producer.cancel(by_result, "paid", 60).outcome is CancelOutcome.CANCELLED
     assert [record["TXB_REASON"] for record in bridge.discarded()] == [b"ABANDONED"] * 2

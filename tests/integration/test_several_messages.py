@@ -46,12 +46,12 @@ def test_p12_a_commit_delivers_all_messages_to_their_topics_in_the_order_given(b
     ]
     bridge.worker()
     with producer(bridge, listener) as client:
-        result = client.send_messages_in_transaction(sent, "an argument")
+        result = client.send_message_in_transaction(sent, "an argument")
         eventually(lambda: len(all_of(bridge, *topics)) == 5)
         [(given, argument)] = listener.executed
         assert (list(given.messages), argument) == (sent, "an argument")
         # Send in the background as well.
-        futures = [client.submit_messages_in_transaction(sent[1:3]) for _ in range(2)]
+        futures = [client.submit_message_in_transaction(sent[1:3]) for _ in range(2)]
         assert {future.result(30).local_transaction_state for future in futures} == {listener.execute}
         eventually(lambda: len(all_of(bridge, *topics)) == 9)
     assert all_of(bridge, orders) == [("1/5", b"placed")]
@@ -75,7 +75,7 @@ def test_p12_asyncio_and_a_thousand_messages(bridge: Bridge, topics: list[str]):
     async def send() -> None:
         made = AsyncTransactionProducer("group", listener, settings(bridge), namespace=bridge.namespace)
         async with made as client:
-            await client.send_messages_in_transaction(sent)
+            await client.send_message_in_transaction(sent)
 
     bridge.worker()
     asyncio.run(send())
@@ -89,10 +89,10 @@ def test_p12_a_rollback_and_a_check_are_of_all_messages(bridge: Bridge, topics: 
     undecided = Answers(UNKNOWN)
     bridge.worker()
     with producer(bridge, Answers(LocalTransactionState.ROLLBACK_MESSAGE)) as client:
-        client.send_messages_in_transaction(sent)
+        client.send_message_in_transaction(sent)
     with producer(bridge, undecided) as client:
         asked = [Message(topic, b"asked", b"k") for topic in topics]
-        client.send_messages_in_transaction(asked)
+        client.send_message_in_transaction(asked)
         eventually(lambda: undecided.checked, 60)
         eventually(lambda: len(all_of(bridge, *topics)) == 3, 60)
     # A check shows the application the messages that it has sent.

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import suppress
 
 import pytest
 from sqlalchemy import event, select
-from txbridge_sqlalchemy import AsyncSqlTransactionListener, Rollback, SqlTransactionListener, transactions
+from sqlalchemy.orm import sessionmaker
+from txbridge_sqlalchemy import (
+    AsyncSqlBridge,
+    AsyncSqlTransactionListener,
+    Rollback,
+    SqlBridge,
+    SqlTransactionListener,
+    transactions,
+)
 
 from tests.support import sql_application
 from tests.support.async_engine import async_twin
@@ -82,13 +91,44 @@ def test_p4_messages_follow_the_rows(bridge, topic, engine):
     assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}
 
 
+@long_on_postgresql
+def test_p4_announcements_follow_the_rows(bridge, topic, engine):
+    """Commit and an exception, blocking and on an event loop. The worker checks none of them."""
+    settings, url = {"bootstrap.servers": bridge.bootstrap_servers}, engine.url.render_as_string(hide_password=False)
+    with SqlBridge(GROUP, sessionmaker(engine), settings, namespace=bridge.namespace) as announcing:
+        for number in range(4):
+            with suppress(ZeroDivisionError), announcing.announce(Message(topic, str(number), key=b"k")) as tx:
+                place(tx.session, tx, number)
+                assert 1 // (1 - number % 2)
+
+    async def program():
+        twin = async_twin(url)
+        async with AsyncSqlBridge(GROUP, twin, settings, namespace=bridge.namespace) as announcing:
+            for number in range(4, 8):
+                with suppress(ZeroDivisionError):
+                    async with announcing.announce(Message(topic, str(number), key=b"k")) as tx:
+                        await place_async(tx.connection, tx, number)
+                        assert 1 // (1 - number % 2)
+        await twin.dispose()
+
+    asyncio.run(program())
+    bridge.worker()
+    eventually(lambda: sorted(bridge.outcomes().values()) == [["commit"]] * 4 + [["rollback"]] * 4, 40)
+    assert order_ids(engine) == [0, 2, 4, 6]
+    assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 8, 2)}
+    assert states(engine) == ["committed"] * 4
+
+
 @long_on_sqlite
-@pytest.mark.parametrize(("point", "commits"), [("committed", True), ("commit", False)])
-def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, point, commits):
+@pytest.mark.parametrize(
+    ("mode", "point", "commits"),
+    [("produce", "committed", True), ("produce", "commit", False), ("announce", "committed", True)],
+)
+def test_p10_a_killed_producer_is_judged_by_its_database(bridge, topic, engine, mode, point, commits):
     """kill -9 between the half message and its END; another process of the group gets the check."""
     url = engine.url.render_as_string(hide_password=False)
     more = (bridge.bootstrap_servers, bridge.namespace, topic)
-    with sql_application.running("produce", url, point, "KILL", *more) as process:
+    with sql_application.running(mode, url, point, "KILL", *more) as process:
         assert process.wait(60) == -signal.SIGKILL
     assert len(bridge.read(bridge.names.half)) == 1
     assert bridge.read(bridge.names.end) == []

@@ -46,9 +46,7 @@ def test_what_a_client_can_do_to_others(scene: Scene) -> None:  # noqa: F811
         assert write(names.half, b"0", *bridge.half_headers(names.op, "mallory")) == 0
         eventually(lambda: len(bridge.discarded()) == 3)
         # It cannot give up what is left of a transaction by a message that it may read.
-        sent = client.send_messages_in_transaction(
-            [Message(scene.real, b"now"), Message(scene.real, b"later", delay=5)]
-        )
+        sent = client.send_message_in_transaction([Message(scene.real, b"now"), Message(scene.real, b"later", delay=5)])
         bridge.wait_visible(scene.real, [b"of mallory", b"now"])
         seen = next(dict(one.headers() or ())["UNIQ_KEY"] for one in bridge.read(scene.real) if one.value() == b"now")
         forged = Prepared(sent.half_partition, sent.half_offset, (seen or b"").decode())

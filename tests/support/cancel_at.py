@@ -13,11 +13,11 @@ MOMENTS = ("before", "after")
 
 
 class CancelledAt:
-    """Awaits a coroutine and cancels its task at the given await, counted from 0."""
+    """Awaits a coroutine and cancels its task at so many awaits from the given one on, counted from 0."""
 
-    def __init__(self, coroutine: Any, at: int, moment: str) -> None:
+    def __init__(self, coroutine: Any, at: int, moment: str, times: int = 1) -> None:
         self._iterator = coroutine.__await__()
-        self._at, self._moment = at, moment
+        self._cancelled, self._moment = range(at, at + times), moment
         self.awaits = 0
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -30,7 +30,7 @@ class CancelledAt:
                 waited = self._iterator.send(sent) if error is None else self._iterator.throw(error)
             except StopIteration as ended:
                 return ended.value
-            if self.awaits == self._at:
+            if self.awaits in self._cancelled:
                 if self._moment == "before" or waited is None:
                     task.cancel()
                 else:
@@ -45,8 +45,8 @@ class CancelledAt:
                 error = thrown
 
 
-async def _run(coroutine: Any, at: int, moment: str) -> tuple[bool, Any, int]:
-    counted = CancelledAt(coroutine, at, moment)
+async def _run(coroutine: Any, at: int, moment: str, times: int) -> tuple[bool, Any, int]:
+    counted = CancelledAt(coroutine, at, moment, times)
 
     async def awaited() -> Any:
         return await counted
@@ -59,9 +59,9 @@ async def _run(coroutine: Any, at: int, moment: str) -> tuple[bool, Any, int]:
 
 
 async def cancelled_everywhere(
-    make: Callable[[], Awaitable[Any]], *, collects: bool
+    make: Callable[[], Awaitable[Any]], *, collects: bool, times: int = 1
 ) -> AsyncIterator[tuple[str, bool, Any]]:
-    """Run a coroutine once for each await and moment, and cancel it there.
+    """Run a coroutine once for each await and moment, and cancel it there, and at so many `times` in a row.
 
     Yields the place, whether the coroutine was cancelled, and its result. With `collects`, garbage is collected after
     each run: an SQLite connection that was closed during a SELECT keeps its locks until its cursor is deleted.
@@ -69,7 +69,7 @@ async def cancelled_everywhere(
     for moment in MOMENTS:
         at = 0
         while True:
-            cancelled, returned, awaits = await _run(make(), at, moment)
+            cancelled, returned, awaits = await _run(make(), at, moment, times)
             if collects:
                 await asyncio.sleep(0.01)
                 gc.collect()

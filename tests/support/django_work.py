@@ -85,7 +85,8 @@ class DjangoListener:
             except Rollback:
                 raise self._rollback from None
 
-        return self._listener.bind_function(function)(message, arg)
+        self._listener._function = function
+        return self._listener.execute_local_transaction(message, arg)
 
 
 def configure_django(engine: Engine, alias: str = _ALIAS) -> None:

@@ -2,10 +2,11 @@
 
     python -m tests.support.sql_application local URL POINT SIGNAL ID...
     python -m tests.support.sql_application produce URL POINT SIGNAL SERVERS NAMESPACE TOPIC
+    python -m tests.support.sql_application announce URL POINT SIGNAL SERVERS NAMESPACE TOPIC
 
 It sends itself the signal (KILL, STOP) when it reaches the point of its first transaction: before the `insert` of the
 listener's row, in the `function`, before the `commit`, when it has `committed`, or `never`. `local` executes each
-transaction and prints its answer; `produce` sends one message.
+transaction and prints its answer; `produce` sends one message, and `announce` does it with a SqlBridge.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from txbridge_sqlalchemy import SqlTransactionListener, create_inbox_table, crea
 from txbridge_sqlalchemy.table import OutcomeTable
 
 from tests.support.listeners import answer_of
-from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
+from txbridge import Bridge, LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 
 POINTS = ("insert", "function", "commit", "committed")
 GROUP = "sql"
@@ -127,6 +128,9 @@ class Application(TransactionListener):
         event.listen(engine, "before_cursor_execute", before)
         event.listen(engine, "commit", lambda _connection: self._reach("commit"))
 
+    def open_transaction(self, message):
+        return self._listener.open_transaction(message)
+
     def _reach(self, point: str) -> None:
         if point == self._point:
             self._point = "never"
@@ -174,6 +178,11 @@ def main() -> None:
     else:
         servers, namespace, topic = more
         settings = {"bootstrap.servers": servers, "session.timeout.ms": 6_000}
+        if mode == "announce":
+            with Bridge(GROUP, listener, settings, namespace=namespace).announce(Message(topic, b"order")) as tx:
+                place(tx.connection, tx, 1)
+                # After COMMIT, and before the END is sent.
+                event.listen(engine, "checkin", lambda *_: listener._reach("committed"))
         with TransactionProducer(GROUP, listener, settings, namespace=namespace) as producer:
             result = producer.send_message_in_transaction(Message(topic, b"order"), 1)
             result.wait(120)

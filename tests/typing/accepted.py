@@ -9,14 +9,15 @@ from typing import Any, assert_type
 from prometheus_client import CollectorRegistry
 
 from txbridge import (
+    Announcement,
+    AsyncBridge,
     AsyncTransactionListener,
     AsyncTransactionProducer,
     AsyncTransactionSendResult,
+    Bridge,
     CancelOutcome,
     CancelResult,
     ClientMetrics,
-    Committed,
-    DecidedBy,
     EndTransactionError,
     EnvironmentProblemError,
     KafkaUnreachableError,
@@ -24,6 +25,7 @@ from txbridge import (
     LocalTransactionState,
     Message,
     MessageExt,
+    OutcomeUnknownError,
     PrepareError,
     Rollback,
     SendStatus,
@@ -60,12 +62,6 @@ class Narrower(TransactionListener):
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
         return LocalTransactionState.ROLLBACK_MESSAGE
-
-
-def place_order(message: MessageExt, amount: int) -> Committed[str]:
-    if amount > 1_000:
-        raise Rollback("too expensive")
-    return Committed(f"{amount}")
 
 
 class AsyncOrders(AsyncTransactionListener):
@@ -112,8 +108,6 @@ def blocking() -> None:
             assert_type(result.local_transaction_state, LocalTransactionState)
             assert_type(result.local_exception, Exception | None)
             assert_type(result.send_status, SendStatus)
-            assert_type(result.decided_by, DecidedBy)
-            assert_type(result.reason, str | None)
             result.wait(timeout=1.0)
         assert_type(producer.submit_message_in_transaction(messages()[0]), Future[TransactionSendResult])
         assert_type(producer.cancel(result, "why"), CancelResult)
@@ -135,5 +129,14 @@ async def on_a_loop() -> None:
     await AsyncTransactionProducer("orders", Orders(), SETTINGS).close(timeout=1.0)
 
 
+async def announcements() -> None:
+    with Bridge("orders", Narrower(), SETTINGS) as bridge, bridge.announce(*messages()) as tx:
+        assert_type(tx, Announcement)
+    async with AsyncBridge("orders", lambda message: None, SETTINGS).announce(messages()[0]) as one:
+        assert_type(one.transaction_id, str)
+
+
 def errors() -> list[type[TxBridgeError]]:
-    return [UsageError, PrepareError, EndTransactionError, LayoutError, EnvironmentProblemError, KafkaUnreachableError]
+    print(Rollback("too expensive"))
+    ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError]
+    return [*ours, LayoutError, EnvironmentProblemError, KafkaUnreachableError]

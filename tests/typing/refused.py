@@ -54,7 +54,7 @@ def blocking(listener: Blocking) -> None:
     Message("orders", {"not": "bytes"})  # refused: call-overload
     Message("orders", b"1", headers={"name": 1})  # refused: arg-type
     TransactionProducer("orders", AsyncOrders(), SETTINGS)  # refused: arg-type
-    TransactionProducer("orders", listener, SETTINGS, None)  # refused: call-arg
+    TransactionProducer("orders", listener)  # refused: call-arg
     TransactionProducer("orders", listener, SETTINGS, check_concurrency=2)  # refused: call-arg
     with TransactionProducer("orders", listener, SETTINGS) as producer:
         producer.send_message_in_transaction("orders", b"1")  # refused: arg-type

@@ -1,10 +1,10 @@
-"""Answers of local transactions: RocketMQ's states, a commit with a value, a rollback with its reason; their course."""
+"""Answers of local transactions: RocketMQ's states, a rollback with its reason; their course."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from txbridge.core.decision_record import Decision
 
@@ -12,16 +12,12 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     # A type checker takes the bare name of a class as one of Any.
-    #: The value that a local transaction returns to the sender.
-    R = TypeVar("R", default=Any)
-    #: The connection or session that the functions of a listener get first.
+    #: The connection or session of a transaction.
     G = TypeVar("G", default=Any, covariant=True)  # noqa: PLC0105
 else:
     from typing import TypeVar
 
-    R, G = TypeVar("R"), TypeVar("G")
-#: The argument of a send.
-A = TypeVar("A")
+    G = TypeVar("G")
 
 
 class LocalTransactionState(Enum):
@@ -38,22 +34,6 @@ class LocalTransactionState(Enum):
     UNKNOW = UNKNOWN
 
 
-class DecidedBy(Enum):
-    """Who has decided a transaction when its result is made."""
-
-    __hash__ = object.__hash__
-    __repr__ = Enum.__str__
-
-    #: The local transaction: the listener's, or the function of the send.
-    FUNCTION = "function"
-    #: A check, which was first and has rolled it back. The function has had no effect, so sending again is safe.
-    CHECK = "check"
-    #: An exception that is no Rollback: a SQL listener or Django has rolled everything back.
-    ERROR = "error"
-    #: Nobody so far. A check will, if there is a half message.
-    NOBODY = "nobody"
-
-
 class SendStatus(Enum):
     """RocketMQ's SendStatus. Its other states (a late flush, a late replica) do not exist with acks=all."""
 
@@ -65,19 +45,12 @@ class SendStatus(Enum):
     STORED = "STORED"
 
 
-@dataclass(frozen=True)
-class Committed(Generic[R]):
-    """Returned by a local transaction to commit, with a value for its sender: `value` of the result."""
-
-    value: R
-
-
-class Stored(Committed[R]):
-    """Committed, and the message is in the outbox of the listener."""
+class Stored:
+    """Answer of a listener with an outbox: it is committed, and the message is stored there."""
 
 
 class Rollback(Exception):  # noqa: N818  it is a decision, not an error
-    """Raised by a local transaction, or by a check, to roll back. Its text is the `reason` of the result.
+    """Raised by a local transaction, or by a check, to roll back. Its text is the reason.
 
     Kafka stores the text with the decision, and operators see it (`txbridge show`).
     """
@@ -88,7 +61,7 @@ class RolledBackByCheck(Rollback):
 
 
 #: What a local transaction returns. None is unknown, as in RocketMQ.
-Answer: TypeAlias = LocalTransactionState | Committed[R] | None
+Answer: TypeAlias = LocalTransactionState | Stored | None
 
 
 class Stage(Enum):
@@ -102,6 +75,8 @@ class Stage(Enum):
     ENDED = auto()
     #: COMMIT is sent, and not answered. Only the database has the outcome.
     COMMITTING = auto()
+    #: The function has committed it by itself, says the table.
+    COMMITTED = auto()
     #: It is rolled back, or will be: nothing can commit it any more.
     ROLLED_BACK = auto()
 

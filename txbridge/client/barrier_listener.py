@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from txbridge.client.answers import Committed, G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
+from txbridge.client.answers import G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
 from txbridge.client.barrier import ANSWERS, BARRIER_ROW, COMMITTED, ROLLED_BACK, Barrier, PurgedError, is_busy
 from txbridge.client.base.log import report
-from txbridge.client.listener import LocalTransaction, TransactionListener
+from txbridge.client.listener import Opened, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
-
-#: The commit of a function, with its value if there is one.
-_Commit: TypeAlias = LocalTransactionState | Committed[Any]
 
 
 class RowDecidesError(Exception):
@@ -26,11 +23,6 @@ class RowDecidesError(Exception):
 class LostTransactionError(Exception):
     """The transaction that wrote the row is over, or cannot be committed. The open part is rolled back."""
 
-    def __init__(self, reason: str, answer: _Commit = LocalTransactionState.COMMIT_MESSAGE) -> None:
-        """`answer` holds if the table says that the function has committed by itself."""
-        super().__init__(reason)
-        self.answer = answer
-
 
 class BarrierListener(TransactionListener[G]):
     """Runs local transactions that write a row of a barrier table, and answers every check from the table."""
@@ -38,22 +30,20 @@ class BarrierListener(TransactionListener[G]):
     def __init__(self, patience: float, function: Callable[..., Any] | None = None) -> None:
         self._barrier = Barrier(patience)
         self._function = function
-        self.needs_function = function is None
 
     @abstractmethod
     def verify(self) -> None:
         """Make sure that the table is there and that a rollback works, and set the identity of the table."""
 
     @abstractmethod
-    def _run(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
-        """Write the row and run the function, in one transaction, and commit them. Returns what `commit_of` says.
+    def _open_row(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:
+        """Write the row, and commit it with what the block does; roll both back on an exception.
 
-        Keeps the stage of `message.course`: OPEN when the function is called, and so on.
+        Keeps the stage of `message.course`: OPEN when the block begins, and so on.
 
-        Raises RowDecidesError, LostTransactionError, and what the function raises. The row comes
-        first, so that a check waits from then on until it is committed or rolled back. If it came last, a check could
-        roll back a running transaction. SQLite locks the database for the row, where it can wait, and not halfway,
-        where it could not.
+        Raises RowDecidesError and LostTransactionError. The row comes first, so that a check waits from then on until
+        it is committed or rolled back. If it came last, a check could roll back a running transaction. SQLite locks the
+        database for the row, where it can wait, and not halfway, where it could not.
         """
 
     @abstractmethod
@@ -74,7 +64,7 @@ class BarrierListener(TransactionListener[G]):
             self.verify()
         return self._barrier.id
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> _Commit:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
         """Run the application's function and write the transaction's row, all or nothing.
 
         Exceptions of the function and of the database are raised after the rollback. The client rolls the message
@@ -82,52 +72,54 @@ class BarrierListener(TransactionListener[G]):
         not answered, or the function has committed by itself, it counts as unknown, and a check finds the outcome.
         """
         if self._function is None:
-            raise UsageError("the listener has no function: give it one, or each send (execute)")
-        return self._run_function(self._function, message, arg)
+            raise UsageError("the listener has no function for its local transactions: give it one, or announce")
+        opened = Opened[G](message)
+        try:
+            with self.open_transaction(message) as opened:
+                opened.answer = commit_of(self._function(*opened.given, opened.message, arg))
+        except (RowDecidesError, LostTransactionError, Rollback):
+            if message.course.stage is not Stage.COMMITTED:
+                raise
+        return opened.answer
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        return partial(self._run_function, super().bind_function(function))
+    @contextmanager
+    def open_transaction(self, message: MessageExt) -> Iterator[Opened[G]]:
+        """Write the transaction's row with what the block does, all or nothing.
 
-    def _run_function(self, function: Callable[..., Any], message: MessageExt, arg: Any) -> _Commit:
-        course = message.course
+        What goes wrong is raised, and the stage of `message.course` says what is certain: ROLLED_BACK, or COMMITTED if
+        it was too late to roll back, because the block has sent COMMIT as text, or a statement that commits.
+        """
+        course, opened = message.course, Opened[G](message)
         course.stage = Stage.BEFORE
         try:
             self._verify_once()
-            answer = self._run(function, message, arg)
+            with self._open_row(message) as opened:
+                yield opened
         except RowDecidesError:
             # A check was faster, or the application has called this method twice with one message.
-            if (answer := self._decision_of(message)) is LocalTransactionState.ROLLBACK_MESSAGE:
-                report(
-                    logging.WARNING,
-                    "check_was_first",
-                    **message.log_fields,
-                    next="rolled back, without effect; the sender may send it again",
-                )
-                raise RolledBackByCheck(_CHECK_WAS_FIRST) from None
+            if (decision := self._decision_of(message)) is not LocalTransactionState.ROLLBACK_MESSAGE:
+                course.stage = Stage.COMMITTED if decision is LocalTransactionState.COMMIT_MESSAGE else course.stage
+                raise
+            report(
+                logging.WARNING,
+                "check_was_first",
+                **message.log_fields,
+                next="rolled back, without effect; the sender may send it again",
+            )
+            raise RolledBackByCheck(_CHECK_WAS_FIRST) from None
         except BaseException as error:
             self._barrier.note_failed(message.transaction_id)
-            if not self._is_committed(message, error):
-                if isinstance(error, LostTransactionError) and course.stage is Stage.ROLLED_BACK:
-                    report(logging.WARNING, "sql_transaction_was_rolled_back", **message.log_fields, hint=str(error))
-                raise
-            # It was too late to roll back: the function has sent COMMIT as text, or a statement that commits.
-            if isinstance(error, LostTransactionError):
-                answer = error.answer
-            elif isinstance(error, Rollback):
-                answer = LocalTransactionState.COMMIT_MESSAGE
-            else:
-                raise
-        else:
-            if message.has_half or self.forwarding is None:
-                return answer
+            if self._is_committed(message, error) and not message.has_half:
+                raise UsageError(
+                    "the function has committed by itself, before the message was added to the outbox: it is not sent. "
+                    "Leave COMMIT to txbridge"
+                ) from error
+            if isinstance(error, LostTransactionError) and course.stage is Stage.ROLLED_BACK:
+                report(logging.WARNING, "sql_transaction_was_rolled_back", **message.log_fields, hint=str(error))
+            raise
+        if not message.has_half and self.forwarding is not None:
             self.forwarding.count_stored()
-            return Stored(answer.value if isinstance(answer, Committed) else None)
-        if answer is not LocalTransactionState.UNKNOWN and not message.has_half:
-            raise UsageError(
-                "the function has committed by itself, before the message was added to the outbox: it is not sent. "
-                "Leave COMMIT to txbridge"
-            )
-        return answer
+            opened.answer = Stored()
 
     def _is_committed(self, message: MessageExt, error: BaseException) -> bool:
         """Whether the table says that a transaction which has failed is committed. Notes if it is rolled back."""
@@ -144,7 +136,7 @@ class BarrierListener(TransactionListener[G]):
         elif course.stage is Stage.ENDED:
             # Interrupted: this must not wait for a connection.
             return False
-        course.stage = Stage.ENDED if state == COMMITTED else Stage.ROLLED_BACK
+        course.stage = Stage.COMMITTED if state == COMMITTED else Stage.ROLLED_BACK
         return state == COMMITTED
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
@@ -201,17 +193,15 @@ class BarrierListener(TransactionListener[G]):
         return found.get(row_id, new)
 
 
-def commit_of(returned: object) -> _Commit:
+def commit_of(returned: object) -> LocalTransactionState:
     """What the function's return value commits with. Raises Rollback for False, and UsageError for no decision."""
     if returned is None or returned is True:
         return LocalTransactionState.COMMIT_MESSAGE
     if returned is False:
         raise Rollback
-    if isinstance(returned, Committed):
-        return returned
     raise UsageError(
-        "the function of a transactional message returns None, True or Committed(value) to commit and False to roll "
-        f"back, not {type(returned).__name__}: rolled back"
+        "the function of a transactional message returns None or True to commit and False to roll back, not "
+        f"{type(returned).__name__}: rolled back"
     )
 
 

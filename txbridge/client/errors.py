@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
+from txbridge.core.names import short_id
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.kafka.errors import (
     ALL_BROKERS_DOWN,
@@ -54,6 +55,30 @@ class EndTransactionError(TxBridgeError):
         super().__init__(message)
         #: The error from librdkafka or the broker; None if there is none, as when the producer was closed first.
         self.cause = cause
+
+
+class OutcomeUnknownError(TxBridgeError):
+    """An announcement has ended, and nobody knows its outcome: COMMIT was not answered, or the body has sent its own.
+
+    A check of the worker decides it, so the message is delivered if and only if the data is there. Its cause is what
+    went wrong.
+    """
+
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(
+            f"nobody knows the outcome of transaction {short_id(transaction_id)}: a check will find it. Before you "
+            "repeat the request, look whether its data is there"
+        )
+        #: Name of the transaction. Anyone who knows it can decide it, so show no more than its first 8 characters.
+        self.transaction_id = transaction_id
+
+
+def answer_of(error: PrepareError | OutcomeUnknownError) -> tuple[int, dict[str, str], dict[str, str]]:
+    """Return what a web service answers: status, body and headers."""
+    if isinstance(error, OutcomeUnknownError):
+        return 503, {"error": "not known yet", "transaction": short_id(error.transaction_id)}, {}
+    # A second: shorter than most outages, and no burden.
+    return 503, {"error": "nothing has happened: try again"}, {"Retry-After": "1"}
 
 
 def explain(error: KafkaError) -> str:

@@ -40,6 +40,8 @@ class Forwarding:
     def __init__(self) -> None:
         #: The producer group, once the producer has reached Kafka.
         self.group = ""
+        #: Whether the producer has a Kafka to send to. Without it the outbox has all messages, and so their order.
+        self.has_kafka = True
         #: Called for each transaction that is stored.
         self.count_stored: Callable[[], object] = lambda: None
         self._send_again: Callable[[str, int, int], Future[None]] | None = None

@@ -8,24 +8,14 @@ import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from txbridge.client.answers import (
-    A,
-    Answer,
-    Committed,
-    G,
-    LocalTransactionState,
-    R,
-    Rollback,
-    SendStatus,
-    Stage,
-    Stored,
-)
+from txbridge.client.answers import Answer, G, LocalTransactionState, Rollback, SendStatus, Stage, Stored
 from txbridge.client.base.log import report
-from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable, require_plain
-from txbridge.client.message import MessageExt
+from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable
+from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.errors import UsageError
 from txbridge.masking import masked
@@ -33,19 +23,25 @@ from txbridge.masking import masked
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
 
+#: Looks a transaction up: whether it is committed, None if nobody knows yet.
+Check: TypeAlias = Callable[[MessageExt], bool | None]
+AsyncCheck: TypeAlias = Check | Callable[[MessageExt], Awaitable[bool | None]]
 #: Runs a local transaction: called with the message and the argument of the send.
 LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
-#: The function of a send. A SQL listener gives it a connection or session first, and takes True and None as commits.
-Function: TypeAlias = (
-    Callable[[MessageExt, A], Answer[R] | bool | None] | Callable[[G, MessageExt, A], Committed[R] | bool | None]
-)
 
-#: As Function, which may be a coroutine function here.
-AsyncFunction: TypeAlias = (
-    Function[A, R, G]
-    | Callable[[MessageExt, A], Awaitable[Answer[R] | bool | None]]
-    | Callable[[G, MessageExt, A], Awaitable[Committed[R] | bool | None]]
-)
+
+@dataclass(slots=True)
+class Opened(Generic[G]):
+    """A local transaction that is open: its function, or the body of an announcement, runs."""
+
+    #: The message. It has no half message if it is stored instead.
+    message: MessageExt
+    #: What a function gets first: the connection or session of a SQL listener.
+    given: tuple[G, ...] = ()
+    #: Messages that become rows of the outbox at its end; None without an outbox.
+    added: list[Message] | None = None
+    #: What it is committed with.
+    answer: LocalTransactionState | Stored = LocalTransactionState.COMMIT_MESSAGE
 
 
 class TransactionListener(ABC, Generic[G]):
@@ -54,39 +50,35 @@ class TransactionListener(ABC, Generic[G]):
     #: How its messages are stored while Kafka is away; None if they are not. A listener that wraps one of txbridge's
     #: passes its value on.
     forwarding: Forwarding | None = None
-    #: Whether each send must name its function (`execute`), because the listener has none. Passed on as well.
-    needs_function: bool = False
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
-        """Run the local transaction of a send that names no function. Kafka has stored the half message.
+        """Run the local transaction of a send. Kafka has stored the half message.
 
-        It runs in the thread that sends. For a submitted message it runs in `execute_executor` or the producer's pool,
-        for an AsyncTransactionProducer in the loop's default executor.
+        It runs in the thread that sends. For a submitted message it runs in the producer's pool, for an
+        AsyncTransactionProducer in the loop's default executor.
 
-        It returns a state, or `Committed(value)` to commit with a value for the sender. It may raise `Rollback` to roll
-        back with a reason. None and any other exception count as unknown. An exception is not raised again: the result
-        has it as `local_exception`, and its text goes to the worker as the remark.
+        It returns a state, and may raise `Rollback` to roll back with a reason. None and any other exception count as
+        unknown. An exception is not raised again: the result has it as `local_exception`, and its text goes to the
+        worker as the remark.
         """
 
     @abstractmethod
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | None:
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | bool | None:
         """Look up the outcome of the local transaction `message.transaction_id`.
 
-        It runs in `check_executor` or the producer's pool, for an AsyncTransactionProducer in the loop's default
-        executor. The worker may ask any process of the producer group, even one that never ran this transaction. None
-        and an exception count as unknown, and the worker will ask again; `Rollback` rolls back with its reason.
+        It runs in the producer's pool, for an AsyncTransactionProducer in the loop's default executor. The worker may
+        ask any process of the producer group, even one that never ran this transaction. None and an exception count as
+        unknown, and the worker will ask again; `Rollback` rolls back with its reason. True commits, and False rolls
+        back.
         """
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        """Return the local transaction that runs the function of a send (`execute`), before anything is sent.
+    def open_transaction(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:
+        """Return the local transaction around the body of an announcement. Here there is none: the body does it all.
 
-        Here it is the function itself. A listener that wraps one of txbridge's passes the call on. Raises UsageError
-        for a function that cannot work.
+        A listener that wraps one of txbridge's passes the call on.
         """
-        require_plain(function, "that takes a producer and a listener for asyncio")
-        require_arguments(function, "message", "arg")
-        return function
+        return nullcontext(Opened(message))
 
     def barrier_id(self) -> str | None:
         """Identity of the barrier table for the next half message; None if the listener has none.
@@ -98,6 +90,33 @@ class TransactionListener(ABC, Generic[G]):
         return None
 
 
+def opened_by(
+    listener: AsyncTransactionListener[G] | TransactionListener[G], message: MessageExt
+) -> AbstractAsyncContextManager[Opened[G]]:
+    """Return the local transaction of a listener for an event loop. Raises UsageError for one that would block it."""
+    opened = listener.open_transaction(message)
+    if not isinstance(opened, AbstractAsyncContextManager):
+        raise UsageError(f"a transaction of {type(listener).__name__} blocks the event loop: give an AsyncSqlBridge")
+    return opened
+
+
+class CheckFunction(TransactionListener):
+    """A listener for announcements that has a function for checks, and no local transactions of its own."""
+
+    def __init__(self, check: AsyncCheck) -> None:
+        """Raise UsageError for a function that cannot be called with a message."""
+        require_callable(check)
+        require_arguments(check, "message")
+        self._check = check
+
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
+        raise NotImplementedError
+
+    def check_local_transaction(self, message: MessageExt) -> Any:
+        # On an event loop it may be the coroutine of an answer, which is awaited.
+        return self._check(message)
+
+
 @dataclass(frozen=True, slots=True)
 class ListenerOutcome:
     """A decision for the worker, with its remark and the exception of the listener."""
@@ -106,8 +125,6 @@ class ListenerOutcome:
     remark: str | None = None
     exception: Exception | None = None
     send_status: SendStatus = SendStatus.SEND_OK
-    #: What a commit carries for the sender.
-    value: Any = None
 
     @property
     def decision(self) -> Decision:
@@ -120,21 +137,16 @@ class ListenerOutcome:
 COMMIT = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE)
 _ROLLBACK = ListenerOutcome(LocalTransactionState.ROLLBACK_MESSAGE)
 UNKNOWN = ListenerOutcome(LocalTransactionState.UNKNOWN)
-_OUTCOMES: dict[object, ListenerOutcome] = {outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)}
+#: The outcome of a commit whose messages are in the outbox.
+STORED = ListenerOutcome(LocalTransactionState.COMMIT_MESSAGE, send_status=SendStatus.STORED)
+_OUTCOMES: dict[object, ListenerOutcome] = {
+    **{outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)},
+    True: COMMIT,
+    False: _ROLLBACK,
+}
 
 
-def bind_execute(
-    listener: TransactionListener[G] | AsyncTransactionListener[G], execute: Callable[..., Any] | None
-) -> LocalTransaction:
-    """Return the local transaction of a send, by default the listener's own. Raises UsageError if it has none."""
-    if execute is not None:
-        return listener.bind_function(execute)
-    if listener.needs_function:
-        raise UsageError("the listener has no function: give the send one, as in execute=place_order")
-    return listener.execute_local_transaction
-
-
-def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutcome:
+def execution_failed(message: MessageExt, error: BaseException, *, is_raised: bool = False) -> ListenerOutcome:
     """Log that the local transaction raised. Returns unknown, with RocketMQ's text as remark.
 
     Rollback rolls back, unless the listener is not sure of it. Any error does if the listener is.
@@ -142,7 +154,9 @@ def execution_failed(message: MessageExt, error: BaseException) -> ListenerOutco
     stage = message.course.stage
     if isinstance(error, Rollback) and stage in (Stage.BEFORE, Stage.ROLLED_BACK):
         return _refused(error)
-    report(logging.WARNING, "local_transaction_raised", exception=error, **message.log_fields)
+    if not (is_raised and stage is Stage.ROLLED_BACK):
+        # Else the caller gets it, and nobody has to look into it.
+        report(logging.WARNING, "local_transaction_raised", exception=error, **message.log_fields)
     failed = _failed("executeLocalTransactionBranch exception: ", error)
     return replace(failed, state=_ROLLBACK.state) if stage is Stage.ROLLED_BACK else failed
 
@@ -172,13 +186,13 @@ def execute(
 def judged(returned: object, message: MessageExt, function: Callable[..., Any]) -> ListenerOutcome:
     """Return the outcome for what the application's function has returned.
 
-    None is unknown, as in RocketMQ. Any other value that is no answer is a mistake of the listener, and is unknown too.
+    None is unknown, as in RocketMQ; True commits, and False rolls back. Any other value that is no answer is a mistake
+    of the listener, and is unknown too.
     """
-    if isinstance(returned, LocalTransactionState):
+    if isinstance(returned, LocalTransactionState | bool):
         return _OUTCOMES[returned]
-    if isinstance(returned, Committed):
-        status = SendStatus.STORED if isinstance(returned, Stored) else SendStatus.SEND_OK
-        return ListenerOutcome(COMMIT.state, send_status=status, value=returned.value)
+    if isinstance(returned, Stored):
+        return STORED
     if returned is None:
         return UNKNOWN
     method = getattr(function, "__name__", "execute")
@@ -220,7 +234,6 @@ class AsyncTransactionListener(ABC, Generic[G]):
 
     #: As in TransactionListener.
     forwarding: Forwarding | None = None
-    needs_function: bool = False
 
     @abstractmethod
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Awaitable[Answer] | Answer:
@@ -233,14 +246,9 @@ class AsyncTransactionListener(ABC, Generic[G]):
     def check_local_transaction(self, message: MessageExt) -> Awaitable[Answer] | Answer:
         """Look up the outcome of the local transaction `message.transaction_id`, as in TransactionListener."""
 
-    def bind_function(self, function: Callable[..., Any]) -> LocalTransaction:
-        """Return the local transaction that runs the function of a send, as in TransactionListener.
-
-        The function may be `async def` or plain, as a method may.
-        """
-        require_callable(function)
-        require_arguments(function, "message", "arg")
-        return function
+    def open_transaction(self, message: MessageExt) -> AbstractAsyncContextManager[Opened[G]]:
+        """Return the local transaction around the body of an announcement, as in TransactionListener."""
+        return nullcontext(Opened(message))
 
     def barrier_id(self) -> Awaitable[str | None] | str | None:
         """Identity of the barrier table for the next half message, as in TransactionListener. It must not block."""

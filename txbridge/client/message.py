@@ -200,13 +200,13 @@ class MessageExt(Message):
     #: Time at which Kafka stored this check, in ms since 1970-01-01 UTC; None in `execute_local_transaction`.
     check_timestamp: int | None = None
 
-    #: All messages of a transaction with several ones; else empty.
-    _several = ()
+    #: All messages of a transaction with several ones, or with none.
+    _several: ClassVar[tuple[Message, ...] | None] = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages of the transaction, in the order of delivery."""
-        return self._several or (self,)
+        return (self,) if self._several is None else self._several
 
     @property
     def has_half(self) -> bool:
@@ -370,12 +370,6 @@ def check_content(message: Message, names: Names) -> None:
     _within(message.deliver_at, 0, _LARGEST_TIMESTAMP, "deliver_at", " (ms)")
 
 
-def require_time(message: Message) -> None:
-    """Raise UsageError for a message of `send_later` that names no time of delivery."""
-    if message.deliver_at is None:
-        raise UsageError("the message names no time: give it deliver_at or delay, or send it with Kafka's own producer")
-
-
 def check_limits(message: Message, limits: MessageLimits) -> None:
     """Raise UsageError for a message that is beyond the limits of these topics."""
     if message.value is not None and len(message.value) > limits.value:
@@ -451,3 +445,8 @@ def _has_offset(time: datetime) -> bool:
     except NotImplementedError:
         # Of a tzinfo that does not say it.
         return False
+
+
+#: Stands for the messages of an announcement that has none at its begin.
+NO_MESSAGE = Message("", None)
+NO_MESSAGE.__dict__["_several"] = ()

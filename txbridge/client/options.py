@@ -62,6 +62,8 @@ class ClientOptions:
     #: Of a listener with an outbox.
     forwarding: Forwarding | None = None
     start_without_kafka: bool = False
+    #: Whether there is a Kafka to send to; else every message is stored in the outbox.
+    has_kafka: bool = True
 
     def __post_init__(self) -> None:
         _require_group(self.group, self.namespace)
@@ -71,11 +73,16 @@ class ClientOptions:
         interval = self.commit_interval
         if not isinstance(interval, int | float) or not 0 <= interval <= _LONGEST_COMMIT_INTERVAL_S:
             raise UsageError(f"commit_interval must be 0 to {_LONGEST_COMMIT_INTERVAL_S:g} seconds, not {interval!r}")
-        kafka_config.user_config(self.settings)
+        if self.has_kafka:
+            kafka_config.user_config(self.settings)
+        elif self.forwarding is None:
+            raise UsageError("without Kafka's settings a bridge needs an outbox, which stores its messages")
         # A copy, so that what the application changes later has no effect.
         object.__setattr__(self, "settings", dict(self.settings))
-        if self.forwarding is not None and self.metrics is not None:
-            self.forwarding.count_stored = self.metrics.count_stored(self.group)
+        if self.forwarding is not None:
+            self.forwarding.has_kafka = self.has_kafka
+            if self.metrics is not None:
+                self.forwarding.count_stored = self.metrics.count_stored(self.group)
 
     @cached_property
     def names(self) -> Names:

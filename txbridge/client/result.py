@@ -6,12 +6,12 @@ import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Generic, Self
+from typing import TYPE_CHECKING, Self
 
-from txbridge.client.answers import DecidedBy, LocalTransactionState, R, Rollback, RolledBackByCheck, SendStatus
+from txbridge.client.answers import LocalTransactionState, SendStatus
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.decide.decision_batcher import settled_ticket
-from txbridge.client.listener import ListenerOutcome, text_of
+from txbridge.client.listener import ListenerOutcome
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Sent(Generic[R]):
+class _Sent:
     """A half message, or a message in the outbox of the listener, with the outcome of its local transaction."""
 
     #: Name of the transaction, 32 characters. Anyone who knows it can decide the transaction, so keep it secret.
@@ -35,8 +35,6 @@ class _Sent(Generic[R]):
     #: The exception of the local transaction, if it raised one: Rollback, with the state ROLLBACK_MESSAGE; or another
     #: one, with that state if it is known to be rolled back, else UNKNOWN. UsageError if it returned what is no answer.
     local_exception: Exception | None
-    #: What the local transaction has returned in `Committed`; else None.
-    value: R | None
     _end: Ticket = field(repr=False)
     send_status: SendStatus = SendStatus.SEND_OK
 
@@ -53,7 +51,6 @@ class _Sent(Generic[R]):
             half_offset=prepared.offset,
             local_transaction_state=outcome.state,
             local_exception=outcome.exception,
-            value=outcome.value,
             # A stored message is committed, whatever becomes of a half message that is rolled back.
             _end=end
             if end and outcome.send_status is SendStatus.SEND_OK
@@ -62,20 +59,6 @@ class _Sent(Generic[R]):
             **more,
         )
         return made
-
-    @property
-    def decided_by(self) -> DecidedBy:
-        """Who has decided: the local transaction, its error, a check that was first, or nobody so far."""
-        if self.local_transaction_state is LocalTransactionState.UNKNOWN:
-            return DecidedBy.NOBODY
-        if isinstance(self.local_exception, RolledBackByCheck):
-            return DecidedBy.CHECK
-        return DecidedBy.FUNCTION if isinstance(self.local_exception, Rollback | None) else DecidedBy.ERROR
-
-    @property
-    def reason(self) -> str | None:
-        """Why it is not committed: the text of `Rollback`, or of the exception. None without one."""
-        return None if self.local_exception is None else text_of(self.local_exception) or None
 
     @property
     def end(self) -> Future[None]:
@@ -99,7 +82,7 @@ class _Sent(Generic[R]):
 
 
 @dataclass(frozen=True)
-class TransactionSendResult(_Sent[R]):
+class TransactionSendResult(_Sent):
     """A half message that is stored, with the outcome of its local transaction."""
 
     def wait(self, timeout: float | None = None) -> None:
@@ -117,7 +100,7 @@ class TransactionSendResult(_Sent[R]):
 
 
 @dataclass(frozen=True)
-class AsyncTransactionSendResult(_Sent[R]):
+class AsyncTransactionSendResult(_Sent):
     """TransactionSendResult of an AsyncTransactionProducer. Its `wait` is awaited."""
 
     _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)

@@ -51,10 +51,13 @@ def with_headers(message: Message, headers: Headers) -> Message:
     return made
 
 
-def together(messages: Iterable[Message], names: Names) -> Several:
-    """Return the messages as one to send. Raises UsageError if no cluster could take them."""
-    if isinstance(messages, Message) or not isinstance(messages, Iterable):
-        raise UsageError(f"a list of Message is needed, not {type(messages).__name__}")
+def joined(messages: Message | Iterable[Message], names: Names) -> Message:
+    """Return one message, or several as one to send. Raises UsageError if no cluster could take them."""
+    if isinstance(messages, Message):
+        check_message(messages, names)
+        return messages
+    if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
+        raise UsageError(f"a Message, or a list of them, is needed, not {type(messages).__name__}")
     all_of_them = tuple(messages)
     if not 1 <= len(all_of_them) <= MOST_MESSAGES:
         raise UsageError(f"a transaction has 1 to {MOST_MESSAGES} messages, not {len(all_of_them)}")

@@ -22,14 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from txbridge_sqlalchemy import AsyncSqlTransactionListener, Outbox, SqlTransactionListener, create_table
 
 from tests.support.listeners import Commits
-from txbridge import (
-    AsyncTransactionProducer,
-    Committed,
-    LocalTransactionState,
-    Message,
-    MessageExt,
-    TransactionProducer,
-)
+from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, MessageExt, TransactionProducer
 
 #: Places one order, announces it, and returns the time after its COMMIT (monotonic, s).
 Place = Callable[[int], float]
@@ -179,7 +172,7 @@ def _with_outbox(*, notify: bool) -> Callable[[Service], AbstractContextManager[
 class _Noting(SqlTransactionListener):
     """Notes when each transaction was committed."""
 
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> Any:
         state = super().execute_local_transaction(message, arg)
         self.committed[arg] = time.monotonic()
         return state
@@ -265,7 +258,7 @@ class _AsyncNoting(AsyncSqlTransactionListener):
 
     committed: dict[int, float]
 
-    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Committed[Any]:
+    async def execute_local_transaction(self, message: MessageExt, arg: Any) -> Any:
         state = await super().execute_local_transaction(message, arg)
         self.committed[arg] = time.monotonic()
         return state

@@ -126,7 +126,7 @@ async def test_asyncio_starts_and_takes_orders_without_kafka(own_kafka, url, eng
         async with AsyncTransactionProducer(GROUP, listener, settings, namespace=name) as producer:
             stored = await producer.send_message_in_transaction(order(topic, 0), 0)
             await stored.wait(0)
-            several = await producer.send_messages_in_transaction([order(topic, 1), order(topic, 2)], 1)
+            several = await producer.send_message_in_transaction([order(topic, 1), order(topic, 2)], 1)
             assert (stored.send_status, several.send_status) == (STORED, STORED)
             assert (order_ids(engine), rows_left(engine)) == ([0, 1], 3)
         await twin.dispose()

@@ -7,7 +7,7 @@ import pytest
 from tests.support.apis import APIS, AsyncioPlain
 from tests.support.client_fakes import working_kafka
 from tests.support.listeners import Commits
-from txbridge import Message, TransactionProducer, UsageError
+from txbridge import Message, UsageError
 
 SETTINGS = {"bootstrap.servers": "127.0.0.1:1"}
 MESSAGE = Message("orders", b"v", b"k", [("trace", b"1")])
@@ -86,9 +86,3 @@ def test_a_mistake_of_the_listener_is_one_of_usage(kafka, producer, barrier_id, 
     with pytest.raises(UsageError, match=complaint):
         producer(Listener(barrier_id)).send(MESSAGE)
     assert named(kafka) == []
-
-
-def test_a_message_without_a_local_transaction_needs_no_database(kafka):
-    with TransactionProducer("orders", Listener(ConnectionError()), SETTINGS) as producer:
-        producer.send_later(Message("orders", b"v", delay=60), timeout=60)
-    assert named(kafka) == [None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from queue import SimpleQueue
 
 from tests.support.listeners import COMMIT, UNKNOWN, Answers
@@ -30,7 +30,7 @@ def ask(pool):
 def test_asks_in_a_thread_of_its_own_one_at_a_time():
     threads = []
     listener = Answers(check=lambda _: threads.append((threading.current_thread().name, is_called_by(OWNER))) or COMMIT)
-    pool = ThreadChecks(listener, OWNER, None, 1)
+    pool = ThreadChecks(listener, OWNER, 1)
     assert [ask(pool).state for _ in range(3)] == [COMMIT] * 3
     pool.close()
     assert threads == [("txbridge-check-pool_0", True)] * 3
@@ -38,7 +38,7 @@ def test_asks_in_a_thread_of_its_own_one_at_a_time():
 
 def test_as_many_at_once_as_allowed():
     both = threading.Barrier(2, timeout=10)
-    pool = ThreadChecks(Answers(check=lambda _: both.wait() >= 0 and COMMIT), OWNER, None, 2)
+    pool = ThreadChecks(Answers(check=lambda _: both.wait() >= 0 and COMMIT), OWNER, 2)
     answers = SimpleQueue()
     for _ in range(2):
         pool.ask_application(REQUEST, answers.put)
@@ -48,7 +48,7 @@ def test_as_many_at_once_as_allowed():
 
 def test_close_waits_for_what_runs_and_leaves_the_rest():
     running, go_on = threading.Event(), threading.Event()
-    pool = ThreadChecks(Answers(check=lambda _: running.set() or (go_on.wait(30) and COMMIT)), OWNER, None, 1)
+    pool = ThreadChecks(Answers(check=lambda _: running.set() or (go_on.wait(30) and COMMIT)), OWNER, 1)
     answers = SimpleQueue()
     for _ in range(3):
         pool.ask_application(REQUEST, answers.put)
@@ -63,44 +63,19 @@ def test_close_waits_for_what_runs_and_leaves_the_rest():
     assert answers.empty()
 
 
-def test_the_users_executor_is_used_and_left_alone():
-    with ThreadPoolExecutor(1, thread_name_prefix="users") as executor:
-        threads = []
-        pool = ThreadChecks(
-            Answers(check=lambda _: threads.append(threading.current_thread().name) or COMMIT), OWNER, executor, 1
-        )
-        assert ask(pool).state is COMMIT
-        pool.close()
-        assert threads == ["users_0"]
-        assert executor.submit(lambda: 42).result(120) == 42
-
-
 def test_an_executor_that_refuses_leaves_the_check_to_the_worker(caplog):
     class Full(Executor):
         def submit(self, *_):
-            raise RuntimeError("full")
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    pool = ThreadChecks(Answers(), OWNER, Full(), 1)
+    pool = ThreadChecks(Answers(), OWNER, 1)
+    pool._executor = Full()
     assert ask(pool) is None
     assert "check_not_asked transaction=01234567" in caplog.text
     pool.close()
 
 
-def test_an_executor_that_was_shut_down_with_checks_in_it():
-    executor = ThreadPoolExecutor(1)
-    go_on = threading.Event()
-    pool = ThreadChecks(Answers(check=lambda _: go_on.wait(30) and COMMIT), OWNER, executor, 1)
-    answers = SimpleQueue()
-    pool.ask_application(REQUEST, answers.put)
-    pool.ask_application(REQUEST, answers.put)
-    executor.shutdown(wait=False, cancel_futures=True)
-    assert answers.get(timeout=120) is None
-    go_on.set()
-    assert answers.get(timeout=120).state is COMMIT
-    pool.close(10)
-
-
 def test_system_exit_in_a_check_is_unknown():
-    pool = ThreadChecks(Answers(check=SystemExit()), OWNER, None, 1)
+    pool = ThreadChecks(Answers(check=SystemExit()), OWNER, 1)
     assert ask(pool).state is UNKNOWN
     pool.close()

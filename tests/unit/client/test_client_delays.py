@@ -7,20 +7,13 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 import pytest
 
-from tests.support.client_fakes import FakeRecord, FakeRuntime, until, working_kafka
+from tests.support.client_fakes import FakeRecord, working_kafka
 from tests.support.listeners import Answers
-from txbridge import (
-    AsyncTransactionProducer,
-    LocalTransactionState,
-    Message,
-    MessageExt,
-    TransactionProducer,
-    UsageError,
-)
+from txbridge import AsyncTransactionProducer, Message, MessageExt, TransactionProducer, UsageError
 from txbridge.client import message as message_module
 from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageLimits, check_limits, check_message
-from txbridge.client.several_messages import together, with_headers
+from txbridge.client.several_messages import joined, with_headers
 from txbridge.core.half_copies import check_headers
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
@@ -129,18 +122,6 @@ def half_headers_of(kafka):
     return dict(headers)
 
 
-def test_send_later_prepares_and_commits_without_a_local_transaction(monkeypatch):
-    kafka, listener = working_kafka(monkeypatch), Answers()
-    with TransactionProducer("orders", listener, SETTINGS) as producer:
-        result = producer.send_later(Message("orders", b"v", delay=60), timeout=60)
-        assert result.local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
-        assert result.end.done()
-    assert listener.executed == []
-    assert half_headers_of(kafka)["TXB_DELIVER_AT"] == b"%d" % (NOW + 60_000)
-    ends = [record for wire in kafka.wires if not wire.is_half for record in wire.records]
-    assert [value for _, value, *_ in ends] == [f"0,{result.transaction_id},8".encode()]
-
-
 def test_a_message_in_a_transaction_carries_its_time_and_its_listener_sees_it(monkeypatch):
     kafka, listener = working_kafka(monkeypatch), Answers()
     with TransactionProducer("orders", listener, SETTINGS) as producer:
@@ -167,17 +148,17 @@ def _messages(times):
 
 async def _send_on_a_loop(listener, messages):
     async with AsyncTransactionProducer("orders", listener, SETTINGS) as producer:
-        await producer.send_messages_in_transaction(messages)
+        await producer.send_message_in_transaction(messages)
 
 
 def _send(listener, messages):
     with TransactionProducer("orders", listener, SETTINGS) as producer:
-        producer.send_messages_in_transaction(messages)
+        producer.send_message_in_transaction(messages)
 
 
 def _submit(listener, messages):
     with TransactionProducer("orders", listener, SETTINGS) as producer:
-        producer.submit_messages_in_transaction(messages).result(60)
+        producer.submit_message_in_transaction(messages).result(60)
 
 
 @pytest.mark.parametrize("send", [_send, _submit, lambda *given: asyncio.run(_send_on_a_loop(*given))])
@@ -195,7 +176,7 @@ def test_each_of_several_messages_has_its_own_time(monkeypatch, times, header, i
 
 @pytest.mark.parametrize(("times", "header", "in_frames"), SEVERAL)
 def test_a_check_of_several_messages_shows_their_times(times, header, in_frames):
-    several, given = together(_messages(times), Names()), "0123456789ABCDEF0123456789ABCDEF"
+    several, given = joined(_messages(times), Names()), "0123456789ABCDEF0123456789ABCDEF"
     ours = half_headers(
         [], transaction_id=given, group="g", real_topic="orders", messages=2, deliver_at=several.deliver_at
     )
@@ -208,7 +189,7 @@ def test_a_check_of_several_messages_shows_their_times(times, header, in_frames)
 
 
 def test_several_messages_may_not_wait_longer_than_one():
-    several = together([Message("orders", b"1"), Message("stock", b"2", deliver_at=NOW + 72 * HOUR + 1)], Names())
+    several = joined([Message("orders", b"1"), Message("stock", b"2", deliver_at=NOW + 72 * HOUR + 1)], Names())
     with pytest.raises(UsageError, match="timer_max_delay"):
         check_limits(several, MessageLimits(1_000, 1_000))
 
@@ -218,12 +199,6 @@ def test_one_without_a_time_has_no_header(monkeypatch):
     with TransactionProducer("orders", Answers(), SETTINGS) as producer:
         producer.send_message_in_transaction(Message("orders", b"v"))
     assert "TXB_DELIVER_AT" not in half_headers_of(kafka)
-
-
-def test_send_later_needs_a_time():
-    producer = TransactionProducer("orders", Answers(), SETTINGS)
-    with pytest.raises(UsageError, match="the message names no time: give it deliver_at or delay"):
-        producer.send_later(Message("orders", b"v"))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
@@ -236,22 +211,6 @@ def test_the_option_is_checked(api, seconds):
 def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
     working_kafka(monkeypatch)
     with TransactionProducer("orders", Answers(), SETTINGS, timer_max_delay=1e8) as producer:
-        producer.send_later(Message("orders", b"v", delay=timedelta(days=7)), timeout=60)
+        producer.send_message_in_transaction(Message("orders", b"v", delay=timedelta(days=7)))
         with pytest.raises(UsageError, match="longest delay is 7d"):
-            producer.send_later(Message("orders", b"v", delay=timedelta(days=7, seconds=1)))
-
-
-async def test_send_later_on_a_loop(monkeypatch):
-    runtime = FakeRuntime()
-    monkeypatch.setattr("txbridge.client.runtime.start", lambda *_: runtime)
-    async with AsyncTransactionProducer("orders", Answers(), SETTINGS) as producer:
-        with pytest.raises(UsageError, match="names no time"):
-            await producer.send_later(Message("orders", b"v"))
-        task = asyncio.ensure_future(producer.send_later(Message("orders", b"v", delay=60)))
-        await until(lambda: runtime.written)
-        assert runtime.written[0][0].deliver_at == NOW + 60_000
-        runtime.acknowledge()
-        await until(lambda: runtime.ends)
-        assert not task.done(), "not before its commit is acknowledged"
-        runtime.ends[0].settle_with()
-        assert (await task).local_transaction_state is LocalTransactionState.COMMIT_MESSAGE
+            producer.send_message_in_transaction(Message("orders", b"v", delay=timedelta(days=7, seconds=1)))

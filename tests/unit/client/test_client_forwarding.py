@@ -43,7 +43,7 @@ class Storing(TransactionListener):
 
     def execute_local_transaction(self, message, arg):
         self.given.append(message)
-        return Stored(None) if self.stores_all or not message.has_half else COMMIT
+        return Stored() if self.stores_all or not message.has_half else COMMIT
 
     def check_local_transaction(self, message):
         raise AssertionError

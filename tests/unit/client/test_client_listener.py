@@ -44,7 +44,10 @@ def test_rocketmqs_numbers_and_both_spellings():
 
 @pytest.mark.parametrize(
     ("answer", "decision"),
-    [(COMMIT, Decision.COMMIT), (ROLLBACK, Decision.ROLLBACK), (UNKNOWN, Decision.UNKNOWN), (None, Decision.UNKNOWN)],
+    [
+        *((COMMIT, Decision.COMMIT), (ROLLBACK, Decision.ROLLBACK), (UNKNOWN, Decision.UNKNOWN)),
+        *((True, Decision.COMMIT), (False, Decision.ROLLBACK), (None, Decision.UNKNOWN)),
+    ],
 )
 def test_answers(answer, decision, caplog):
     for outcome in ask_both(answer):
@@ -52,7 +55,7 @@ def test_answers(answer, decision, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize(("answer", "kind"), [(False, "bool"), ("COMMIT_MESSAGE", "str"), (8, "int"), (object, "type")])
+@pytest.mark.parametrize(("answer", "kind"), [("COMMIT_MESSAGE", "str"), (1, "int"), (0, "int"), (object, "type")])
 def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
     for outcome, method in zip(ask_both(answer), ("execute_local", "check_local"), strict=True):
         remark = f"{method}_transaction returned {kind}, not a LocalTransactionState: counted as unknown"

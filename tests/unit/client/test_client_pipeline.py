@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, ThreadPoolExecutor
 
 import pytest
 
@@ -49,7 +49,8 @@ def made(monkeypatch, runtime):
 
 def test_local_transactions_run_in_order_once_prepared_and_share_a_job(made, runtime):
     listener = Answers()
-    with Counting() as executor, made(listener, execute_executor=executor) as producer:
+    with Counting() as executor, made(listener) as producer:
+        producer._pipeline._executor = executor
         futures = [producer.submit_message_in_transaction(MESSAGE, number) for number in range(50)]
         assert listener.executed == []
         assert not any(future.done() for future in futures)
@@ -234,21 +235,10 @@ def test_an_executor_that_refuses(made, runtime, caplog):
         def submit(self, *_):
             raise RuntimeError("full")
 
-    with made(Answers(), execute_executor=Full()) as producer:
+    with made(Answers()) as producer:
+        producer._pipeline._executor = Full()
         future = producer.submit_message_in_transaction(MESSAGE)
         runtime.acknowledge()
-        assert "execute_executor refused" in str(future.exception(0))
+        assert "because no thread took it" in str(future.exception(0))
     assert len(runtime.given_up) == 1
     assert "local_transactions_not_run" in caplog.text
-
-
-def test_an_executor_that_was_shut_down_with_local_transactions_in_it(made, runtime, caplog):
-    executor, go_on = ThreadPoolExecutor(1), threading.Event()
-    executor.submit(go_on.wait, 10)
-    with made(Answers(), execute_executor=executor) as producer:
-        futures: list[Future] = [producer.submit_message_in_transaction(MESSAGE) for _ in range(2)]
-        runtime.acknowledge()
-        executor.shutdown(wait=False, cancel_futures=True)
-        assert all("execute_executor refused" in str(future.exception(10)) for future in futures)
-        go_on.set()
-    assert caplog.text.count("local_transactions_not_run") == 1

@@ -91,7 +91,7 @@ def test_a_message_that_no_cluster_takes_does_not_even_start_it():
     producer = TransactionProducer("orders", Commits(), SETTINGS)
     with pytest.raises(UsageError, match="the topic is empty"):
         producer.send_message_in_transaction(Message("", b""))
-    with pytest.raises(UsageError, match="a Message is needed, not bytes"):
+    with pytest.raises(UsageError, match="a Message, or a list of them, is needed, not bytes"):
         producer.send_message_in_transaction(b"value")
     assert producer.flush() == 0
 

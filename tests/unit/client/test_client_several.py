@@ -8,7 +8,7 @@ from tests.support.client_fakes import FakeRecord
 from txbridge import Message, UsageError
 from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageExt, MessageLimits, check_limits
-from txbridge.client.several_messages import together
+from txbridge.client.several_messages import joined
 from txbridge.core.half_copies import check_headers
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
@@ -23,7 +23,7 @@ MESSAGES = [
 
 
 def test_they_become_one_half_message():
-    several = together(MESSAGES, NAMES)
+    several = joined(MESSAGES, NAMES)
     assert (several.topic, several.key, several.headers, several.partition) == ("orders", b"k", (), None)
     assert (several.timestamp, several.check_immunity_time, several.deliver_at) == (None, 90, None)
     first, second = parse_frames(several.value, 2)
@@ -32,7 +32,7 @@ def test_they_become_one_half_message():
 
 
 def test_the_listener_sees_all_of_them_and_what_the_first_one_has():
-    given = MessageExt.for_execution(together(iter(MESSAGES), NAMES), ID, 2, 7, 1_000)
+    given = MessageExt.for_execution(joined(iter(MESSAGES), NAMES), ID, 2, 7, 1_000)
     assert given.messages == tuple(MESSAGES)
     assert (given.topic, given.key, given.value, given.partition) == ("orders", b"k", b"1", 3)
     assert (given.transaction_id, given.half_partition, given.half_offset, given.check_times) == (ID, 2, 7, 0)
@@ -45,7 +45,7 @@ def test_one_message_is_all_of_its_messages():
 
 
 def test_a_check_shows_all_of_them():
-    several = together(MESSAGES, NAMES)
+    several = joined(MESSAGES, NAMES)
     ours = half_headers(
         [], transaction_id=ID, group="g", real_topic="orders", immunity_seconds=90, messages=len(several.messages)
     )
@@ -63,8 +63,8 @@ def test_a_check_shows_all_of_them():
     [
         ([], "a transaction has 1 to 1000 messages, not 0"),
         ([Message("t", b"")] * 1_001, "a transaction has 1 to 1000 messages, not 1001"),
-        (Message("t", b""), "a list of Message is needed, not Message"),
-        (7, "a list of Message is needed, not int"),
+        (7, "a Message, or a list of them, is needed, not int"),
+        ("text", "a Message, or a list of them, is needed, not str"),
         (["text"], "a Message is needed, not str"),
         ([Message("t", b""), Message("__t", b"")], "sending to system topic __t is forbidden"),
         ([Message("t", b"", headers={"TXB_V": "1"})], "header 'TXB_V' is reserved"),
@@ -78,11 +78,11 @@ def test_a_check_shows_all_of_them():
 )
 def test_what_can_not_be_sent_says_why(messages, complaint):
     with pytest.raises(UsageError, match=complaint):
-        together(messages, NAMES)
+        joined(messages, NAMES)
 
 
 def test_together_they_may_be_as_large_as_one():
-    several = together([Message("t", b"x" * 400)] * 3, NAMES)
+    several = joined([Message("t", b"x" * 400)] * 3, NAMES)
     check_limits(several, MessageLimits(value=1_300, immunity=100))
     with pytest.raises(
         UsageError, match="the messages of the transaction have together 1288 bytes, more than the 1287"
@@ -91,7 +91,7 @@ def test_together_they_may_be_as_large_as_one():
 
 
 def test_each_gets_the_trace_of_the_transaction_unless_it_has_one():
-    several = together([Message("t", b"", headers={"traceparent": "00-own"}), Message("t", b"")], NAMES)
+    several = joined([Message("t", b"", headers={"traceparent": "00-own"}), Message("t", b"")], NAMES)
     traced = several.with_headers([("traceparent", b"00-new"), ("tracestate", b"a")], unless="traceparent")
     assert traced.headers == (("traceparent", b"00-new"), ("tracestate", b"a"))
     assert [one.headers for one in traced.messages] == [

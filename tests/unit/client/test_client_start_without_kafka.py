@@ -135,12 +135,3 @@ def test_topics_that_are_mended_let_it_start(make, runtime):
         producer.start()
     errors.clear()
     wait_until(lambda: producer.is_connected, 20)
-
-
-def test_send_later_is_refused_too(make):
-    producer = make([AWAY])
-    producer.start()
-    send = getattr(producer, "send_later", None)
-    if send is not None:
-        with pytest.raises(PrepareError, match="has not answered since the start"):
-            send(Message("t", b"v", delay=60))

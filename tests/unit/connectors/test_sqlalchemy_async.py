@@ -12,7 +12,7 @@ import pytest
 import txbridge_sqlalchemy
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from txbridge_sqlalchemy import AsyncInbox, AsyncSqlTransactionListener, SqlTransactionListener
+from txbridge_sqlalchemy import AsyncInbox, AsyncSqlBridge, AsyncSqlTransactionListener, SqlTransactionListener
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
 from tests.support.async_engine import async_twin
@@ -21,7 +21,8 @@ from tests.support.consumed import Record
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, orders
 from tests.support.sql_application import place as place_plain
 from tests.support.sql_application import place_async as place
-from txbridge import Rollback, UsageError
+from txbridge import Message, Rollback, UsageError
+from txbridge.testing.memory import MemoryBridge, TransactionState
 
 ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
@@ -119,26 +120,17 @@ def test_the_function_can_see_its_transaction(run, made_from):
     run(program)
 
 
-def test_a_listener_without_a_function_runs_that_of_each_send(run):
-    async def program(engine):
-        listener = AsyncSqlTransactionListener(engine)
-        assert listener.needs_function
-        assert await listener.bind_function(place)(MESSAGE, 1) is COMMIT
-        with pytest.raises(UsageError, match="no coroutine function"):
-            listener.bind_function(place_plain)
-
-    run(program)
-
-
 def test_functions_that_return_the_coroutine_of_another_one_are_taken(engine, run):
     @wraps(place)
     def decorated(*given):
         return place(*given)
 
     async def program(twin):
-        listener = AsyncSqlTransactionListener(twin)
         forms = [decorated, lambda work, placed, _: place(work, placed, 2), partial(decorated), lambda *_: None]
-        answers = [await listener.bind_function(one)(message(str(n) * 32), n) for n, one in enumerate(forms, 1)]
+        listeners = [AsyncSqlTransactionListener(twin, one) for one in forms]
+        answers = [await one.execute_local_transaction(message(str(n) * 32), n) for n, one in enumerate(listeners, 1)]
+        with pytest.raises(UsageError, match="no coroutine function"):
+            AsyncSqlTransactionListener(twin, place_plain)
         assert answers == [COMMIT] * 4
         assert order_ids(engine) == [1, 2, 3]
 
@@ -222,6 +214,51 @@ def test_p2_p4_cancelled_anywhere_data_and_answer_agree(engine, run, driver, fac
             outcomes.add((cancelled, answer))
         # Cancelled before and after the COMMIT, and not at all.
         assert outcomes == {(True, ROLLBACK), (True, COMMIT), (False, COMMIT)}
+
+    run(program, pool_size=1, max_overflow=0)
+
+
+@rarely_sqlite
+def test_p4_an_announcement_that_is_cancelled_four_times_in_a_row_is_delivered_if_it_is_committed(engine, run, driver):
+    async def program(twin):
+        numbers = count(1)
+        number, announced = 0, []
+
+        async def announce(number):
+            async with bridge.announce(Message("orders", b"%d" % number)) as tx:
+                announced.append(tx)
+                await place(tx.session, tx, number)
+
+        def make():
+            nonlocal number
+            number = next(numbers)
+            announced.clear()
+            return announce(number)
+
+        outcomes = set()
+        with MemoryBridge() as memory:
+            async with AsyncSqlBridge("orders", async_sessionmaker(twin), memory.settings, check_wait=10) as bridge:
+                async for where, cancelled, _ in cancelled_everywhere(make, collects=driver == "aiosqlite", times=4):
+                    fate = memory.read_fate(announced[0]) if announced else None
+                    # Nobody has said more than is known.
+                    assert fate in (
+                        {None, TransactionState.PENDING, TransactionState.ROLLED_BACK}
+                        if cancelled
+                        else {TransactionState.COMMITTED}
+                    ), where
+                    # This commits everything that the previous connection has left open, if it is still there.
+                    await announce(10_000 + number)
+                    assert fate is not TransactionState.ROLLED_BACK or number not in order_ids(engine), where
+                    await memory.aio.advance(300)
+                    assert memory.list_pending() == [], where
+                    values = [message.value() for message in memory.delivered("orders")]
+                    assert values.count(b"%d" % number) == order_ids(engine).count(number), where
+                    outcomes.add((cancelled, fate, number in order_ids(engine)))
+        # Cancelled before, in and after the transaction, and not at all.
+        assert outcomes >= {
+            *((True, None, False), (True, TransactionState.ROLLED_BACK, False)),
+            *((True, TransactionState.PENDING, True), (False, TransactionState.COMMITTED, True)),
+        }
 
     run(program, pool_size=1, max_overflow=0)
 

@@ -30,7 +30,7 @@ from txbridge.client.errors import EndTransactionError
 from txbridge.client.message import NO_HALF
 from txbridge.client.outbox_values import AFTER
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.several_messages import together
+from txbridge.client.several_messages import joined
 from txbridge.core.decision_record import Decision, DecisionEntry
 from txbridge.core.names import Names
 
@@ -92,7 +92,7 @@ def test_while_kafka_is_away_data_and_message_are_committed_together(engine, lis
     counted = []
     listener.forwarding.count_stored = lambda: counted.append(1)
     message = without_half()
-    assert listener.execute_local_transaction(message, 1) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(message, 1), Stored)
     assert counted == [1]
     assert order_ids(engine) == [1]
     assert stored(engine) == [WHOLE]
@@ -155,7 +155,7 @@ def test_with_a_half_message_and_an_empty_outbox_it_goes_directly(engine, listen
 def test_behind_a_row_of_its_key_it_is_stored_and_its_half_message_can_never_be_committed(engine, listener):
     first = Message("t", b"first", b"k")
     add(engine, first)
-    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(direct(), 1), Stored)
     assert order_ids(engine) == [1]
     assert stored(engine) == [first, WHOLE]
     assert state_of(engine, HALF) is None
@@ -169,14 +169,14 @@ def test_rows_of_other_keys_and_rows_with_a_time_stop_nobody(engine, listener, m
 
 def test_while_very_many_rows_wait_each_message_is_stored(engine, listener):
     add(engine, *(Message("t", b"v", b"other") for _ in range(1_000)))
-    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(direct(), 1), Stored)
 
 
 def test_several_messages_are_stored_behind_any_row_each_with_its_time(engine, listener):
-    several = together([Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")], Names())
+    several = joined([Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")], Names())
     assert listener.execute_local_transaction(direct(several), 1) is COMMIT
     add(engine, Message("t", b"v", b"other"))
-    assert listener.execute_local_transaction(direct(several, "D" * 32), 2) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(direct(several, "D" * 32), 2), Stored)
     assert stored(engine)[1:] == [Message("t", b"1", b"k", deliver_at=2_200_000_000_000), Message("u", b"2", b"l")]
 
 
@@ -196,7 +196,7 @@ def test_a_row_names_the_ends_of_its_key_that_kafka_may_not_have(engine, listene
     acknowledged, lost = commit(listener, WHOLE, "D" * 32), commit(listener, WHOLE, EARLIER)
     other = commit(listener, Message("t", b"v", b"other"), "E" * 32)
     acknowledged.settle_with()
-    assert listener.execute_local_transaction(without_half(), 1) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(without_half(), 1), Stored)
     (row,) = waiting(engine)
     assert (row.message, row.after) == (WHOLE, (("group", EARLIER, 2, 3),))
     # An END that was given up is sent again before any message goes directly.
@@ -214,7 +214,7 @@ def test_a_message_is_stored_while_an_end_of_this_process_does_not_come_to_kafka
     listener = connected(SqlTransactionListener(engine, place, outbox=Outbox()), sent, acknowledges=False)
     listener.forwarding._send_again = lambda *half: sent.setdefault(half, failed(error))
     commit(listener, WHOLE, EARLIER, LOST)
-    assert listener.execute_local_transaction(direct(), 1) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(direct(), 1), Stored)
     assert (list(sent), state_of(engine, HALF), stored(engine)) == ([(EARLIER, 2, 3)], None, [WHOLE])
 
 
@@ -247,7 +247,7 @@ def test_a_session_and_a_table_of_another_name(engine):
     table = OutboxTable.for_txbridge("billing_outbox")
     create_outbox(engine, table)
     listener = SqlTransactionListener(sessionmaker(engine), place, outbox=Outbox(table))
-    assert listener.execute_local_transaction(without_half(), 1) == Stored(None)
+    assert isinstance(listener.execute_local_transaction(without_half(), 1), Stored)
     assert order_ids(engine) == [1]
     assert stored(engine) == []
     with engine.connect() as connection:
@@ -264,7 +264,7 @@ async def test_asyncio_stores_and_sends_ends_again_too(url, engine, sent):
     for number, driver in enumerate(DRIVERS[engine.dialect.name]):
         twin = async_twin(url, driver)
         listener = connected(AsyncSqlTransactionListener(twin, place_async, outbox=Outbox()), sent)
-        assert await listener.execute_local_transaction(without_half(), 10 * number) == Stored(None)
+        assert isinstance(await listener.execute_local_transaction(without_half(), 10 * number), Stored)
         rows = await asyncio.to_thread(stored, engine)
         assert rows == [WHOLE] * (number + 1)
         commit(listener, WHOLE, EARLIER, LOST)

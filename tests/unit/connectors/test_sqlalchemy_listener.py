@@ -34,7 +34,7 @@ from tests.support.sql_application import (
 )
 from tests.support.sql_service import SqlService
 from tests.support.stopped import wait_stopped
-from txbridge import Committed, UsageError
+from txbridge import UsageError
 from txbridge.client import listener as client
 from txbridge.client.answers import RolledBackByCheck
 
@@ -152,28 +152,13 @@ def test_the_function_can_roll_back_with_a_reason(engine, make, how, caplog):
     assert [(record.event, record.levelname) for record in caplog.records] == [("check_was_first", "WARNING")]
 
 
-def test_a_commit_has_a_value(engine, make):
-    def place_order(work, placed, arg):
-        place(work, placed, arg)
-        return Committed(arg + 1)
-
-    assert make(place_order).execute_local_transaction(MESSAGE, 1) == Committed(2)
-    assert rows(engine) == [(1, ID)]
-
-
-def test_a_listener_without_a_function_runs_that_of_each_send(engine):
-    listener = SqlTransactionListener(engine)
-    assert listener.needs_function
-    assert not SqlTransactionListener(engine, place).needs_function
-    assert listener.bind_function(place)(MESSAGE, 1) is COMMIT
-    assert rows(engine) == [(1, ID)]
-    assert listener.check_local_transaction(MESSAGE) is COMMIT
-    for refused in (lambda: listener.bind_function(place_async), lambda: SqlTransactionListener(engine, place_async)):
-        with pytest.raises(UsageError, match="a coroutine function"):
-            refused()
-    for refused in (listener.bind_function, lambda function: SqlTransactionListener(engine, function)):
-        with pytest.raises(UsageError, match=r"cannot be called with \(connection, message, arg\)"):
-            refused(lambda message, arg: None)
+def test_a_function_that_could_not_be_called_is_refused(engine):
+    with pytest.raises(UsageError, match="a coroutine function"):
+        SqlTransactionListener(engine, place_async)
+    with pytest.raises(UsageError, match=r"cannot be called with \(connection, message, arg\)"):
+        SqlTransactionListener(engine, lambda message, arg: None)
+    with pytest.raises(UsageError, match="has no function for its local transactions"):
+        SqlTransactionListener(engine).execute_local_transaction(MESSAGE, 1)
 
 
 def outcome_of(listener, placed=MESSAGE):
@@ -287,9 +272,7 @@ def test_a_failed_flush_is_rolled_back(engine, then):
     assert rows(engine) == [(1, "other")]
 
 
-@pytest.mark.parametrize(
-    "then", [None, False, Rollback(), Committed(7)], ids=["None", "False", "Rollback", "Committed"]
-)
+@pytest.mark.parametrize("then", [None, False, Rollback()], ids=["None", "False", "Rollback"])
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, make, ends, then):
     def meddle(work, placed, arg):
@@ -303,8 +286,7 @@ def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engi
 
     service = make(meddle)
     expected = COMMIT if ends == "commit" else ROLLBACK
-    keeps_value = expected is COMMIT and isinstance(then, Committed)
-    assert answer_of(service.execute_local_transaction, MESSAGE, 1) == (then if keeps_value else expected)
+    assert answer_of(service.execute_local_transaction, MESSAGE, 1) is expected
     assert [row.id for row in rows(engine)] == ([1] if expected is COMMIT else [])
     assert service.check_local_transaction(MESSAGE) is expected
 
@@ -315,7 +297,7 @@ def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
         place(connection, placed, arg)
         return answer
 
-    with pytest.raises(UsageError, match=r"returns None, True or Committed\(value\) to commit and False to roll back"):
+    with pytest.raises(UsageError, match="returns None or True to commit and False to roll back"):
         SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert state_of(engine, ID) is None

@@ -30,7 +30,7 @@ CONSUMERS = {
 #: Threads without a step of the application's, and why.
 WITHOUT_USERS = {
     "connectors/txbridge_sqlalchemy/relay.py _listen": "without it the relay polls",
-    "txbridge/client/async_producer.py close": "a client that nobody has",
+    "txbridge/client/async_bridge.py close": "a client that nobody has",
     "txbridge/client/kafka/topic_watch.py _look_at_topic": "a question to Kafka",
 }
 #: Without arguments these follow Unicode, in which 25 characters count as spaces.

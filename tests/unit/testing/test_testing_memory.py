@@ -182,7 +182,7 @@ def test_what_a_check_raises_is_raised_to_the_test(bridge):
         bridge.let_checks_be_due()
     assert [(type(one), *one.args) for one in raised.value.exceptions] == [(KeyError, 0), (KeyError, 1)]
     assert [bridge.read_fate(result) for result in results] == [TransactionState.PENDING] * 2, "counted as unknown"
-    listener.check = True
+    listener.check = "yes"
     with pytest.raises(ExceptionGroup, match="has raised"):
         bridge.let_checks_be_due()
     listener.check = COMMIT
@@ -250,7 +250,7 @@ def test_time_passes_in_its_order(bridge):
     # A delay counts from the send, however far the clock was moved before, and when the message was made.
     message = Message("orders", b"later", delay=20)
     time.sleep(0.3)
-    later = producer.send_later(message)
+    later = producer.send_message_in_transaction(message)
     bridge.advance(19.999)
     assert bridge.read_fate(later) is TransactionState.SCHEDULED
     bridge.advance(1)

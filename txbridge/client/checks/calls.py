@@ -7,7 +7,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,7 +91,7 @@ class CheckCalls(ABC):
             self._asked += 1
         try:
             call = self.start_call(request.message)
-        except BaseException as error:  # noqa: BLE001  an executor of the user's may refuse as it likes
+        except BaseException as error:  # noqa: BLE001  a loop or an interpreter that ends may refuse it
             report(
                 logging.ERROR,
                 "check_not_asked",
@@ -130,7 +130,7 @@ class CheckCalls(ABC):
     def _end_call(self, answer: Callable[[ListenerOutcome | None], None], call: Future[ListenerOutcome | None]) -> None:
         try:
             if call.cancelled():
-                # The user has shut down the executor.
+                # The application ends its loop.
                 answer(None)
             elif call.exception() is not None:
                 # SystemExit in a thread of a pool ends nothing. Unknown makes the worker ask again.
@@ -147,20 +147,18 @@ class CheckCalls(ABC):
 
 
 class ThreadChecks(CheckCalls):
-    """Calls in the user's executor or in a pool of ours (RocketMQ's checkExecutor)."""
+    """Calls in a pool of threads (RocketMQ's checkExecutor)."""
 
-    def __init__(self, listener: TransactionListener, owner: object, executor: Executor | None, max_size: int) -> None:
+    def __init__(self, listener: TransactionListener, owner: object, max_size: int) -> None:
         super().__init__(owner)
         self._listener = listener
-        self._is_ours = executor is None
         # A pool starts its threads when it is used, so this costs nothing yet.
-        self._executor = executor or ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-check-pool")
+        self._executor = ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-check-pool")
 
     def close(self, timeout: float | None = None) -> None:
         """See CheckCalls.close."""
         super().close(timeout)
-        if self._is_ours:
-            self._executor.shutdown(wait=False)
+        self._executor.shutdown(wait=False)
 
     def start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         return self._executor.submit(self.call_listener, message)

@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from txbridge.client.announcement import Announcement
 from txbridge.client.answers import SendStatus
 from txbridge.client.base import process
 from txbridge.client.decide.decision_sender import DecisionSender
@@ -27,7 +28,7 @@ from txbridge.kafka.errors import NO_LEADER, is_denied, named
 from txbridge.kafka.headers import headers_of
 
 #: A transaction by its result, or by its id alone.
-Cancellable = TransactionSendResult | AsyncTransactionSendResult | str
+Cancellable = Announcement[Any] | TransactionSendResult | AsyncTransactionSendResult | str
 DEFAULT_CANCEL_TIMEOUT_S = 10.0
 #: Longest wait (s) for a reply before the next look at the time and for a leader, and for an answer of Kafka.
 _POLL_S = 0.2
@@ -128,7 +129,7 @@ def parse_cancellable(transaction: Cancellable, reason: str) -> tuple[str, tuple
             )
         return transaction, None
     if transaction.send_status is SendStatus.STORED:
-        raise UsageError("this message is in the outbox of the listener, and no worker knows it: delete its row there")
+        raise UsageError("this message is in the outbox, and no worker knows it: delete its row there")
     return transaction.transaction_id, (transaction.half_partition, transaction.half_offset)
 
 

@@ -60,21 +60,28 @@ class Life:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client runs in this process and Kafka answers."""
+        """Whether the client runs in this process and Kafka answers, if it has one."""
+        if not self._options.has_kafka:
+            return not self._closed
         runtime = self.runtime
         return not (runtime is None or self._closed or self.is_of_another_process()) and runtime.is_connected
 
     def start_client(self) -> Runtime | None:
         """Return the Runtime, and start it if needed. None: Kafka is away, and the start goes on in the background.
 
-        Raises UsageError after close and a fork, else as `start`.
+        Raises UsageError after close and a fork, else as `start`. None also if there is no Kafka at all.
         """
+        if not self._options.has_kafka:
+            self._require_open()
+            return None
         return self._start_soon() if self._options.starts_in_background else self.ensure_started()
 
     def require_runtime(self) -> Runtime:
         """Do as `start_client`, and raise why Kafka has not answered yet."""
         runtime = self.runtime or self.start_client()
         if runtime is None:
+            if not self._options.has_kafka:
+                raise UsageError("this bridge has no Kafka: what it announces are rows of the outbox")
             self.raise_start_error()
             raise KafkaUnreachableError(
                 f"Kafka has not answered since the start ({self._start_error or 'no answer yet'})"

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +16,7 @@ from txbridge.client.base.contained import ContainedFuture, calling, is_called_b
 from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow.attempts import InFlight
+from txbridge.client.flow.undecided import Undecided
 from txbridge.client.listener import LocalTransaction, TransactionListener
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
@@ -31,7 +32,7 @@ _CLOSED = (
     "with rollback"
 )
 _REFUSED = (
-    "the local transaction was not run, because execute_executor refused it (see the log); should a check come, it is "
+    "the local transaction was not run, because no thread took it (see the log); should a check come, it is "
     "answered with rollback"
 )
 _FINISHED = "FINISHED"
@@ -136,11 +137,10 @@ class Pipeline:
     and a blocking call in a listener would stop them forever.
     """
 
-    def __init__(self, listener: TransactionListener, executor: Executor | None, max_size: int) -> None:
+    def __init__(self, listener: TransactionListener, max_size: int) -> None:
         self._listener = listener
-        self._is_ours = executor is None
         # A pool starts its threads when it is used, so this costs nothing yet.
-        self._executor = executor or ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-execute-pool")
+        self._executor = ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-execute-pool")
         self._max_size = max_size
         self._lock = threading.Lock()
         #: Wakes callers that wait for room or in flush().
@@ -204,10 +204,9 @@ class Pipeline:
         with self._lock:
             self._stopped = self._closed = True
         self._give_up(_CLOSED)
-        if self._is_ours:
-            with self._lock:
-                is_idle = not self._in_flight.number
-            self._executor.shutdown(wait=is_idle)
+        with self._lock:
+            is_idle = not self._in_flight.number
+        self._executor.shutdown(wait=is_idle)
 
     def _enter_flight(self, attempt: _Attempt) -> None:
         """Wait for room and take it."""
@@ -248,18 +247,12 @@ class Pipeline:
 
     def _start_job(self) -> None:
         try:
-            job = self._executor.submit(self._run_ready)
-        except BaseException as error:  # an executor of the user's may refuse as it likes
+            self._executor.submit(self._run_ready)
+        except BaseException as error:
+            # The interpreter ends, and its pools take nothing any more.
             self._note_refusal(error)
             if may_be_a_signal(error):
                 raise
-        else:
-            job.add_done_callback(self._job_is_over)
-
-    def _job_is_over(self, job: Future[None]) -> None:
-        if job.cancelled():
-            # The user has shut down the executor.
-            self._note_refusal(None)
 
     def _run_ready(self) -> None:
         with calling(self):
@@ -293,7 +286,7 @@ class Pipeline:
                 self._settle_attempt(attempt, prepared if isinstance(prepared, PrepareError) else PrepareError(why))
         raise AssertionError
 
-    def _note_refusal(self, error: BaseException | None) -> None:
+    def _note_refusal(self, error: BaseException) -> None:
         with self._lock:
             self._jobs -= 1
             is_last = not self._jobs
@@ -315,7 +308,8 @@ class Pipeline:
                 try:
                     if isinstance(prepared, PrepareError):
                         prepared = sends.require_stored(attempt.transaction_id, prepared)
-                    result = sends.run_local_transaction(attempt.run, attempt.message, prepared, attempt.arg)
+                    undecided = Undecided(sends, prepared, attempt.message)
+                    result = undecided.run_listener(attempt.run, attempt.arg)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:

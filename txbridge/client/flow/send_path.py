@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
@@ -18,11 +18,10 @@ from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import Ticket, settled_ticket
 from txbridge.client.errors import PrepareError, started_before_a_fork
 from txbridge.client.flow.attempts import PAUSE_S, Attempts
-from txbridge.client.listener import ListenerOutcome, LocalTransaction, TransactionListener, execute, execution_failed
+from txbridge.client.listener import ListenerOutcome, TransactionListener
 from txbridge.client.message import NO_HALF, Message, MessageExt, MessageLimits, check_limits, new_transaction_id
 from txbridge.client.prepare.half_writer_pool import HalfWriters
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.result import TransactionSendResult
 from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_barrier_id
@@ -61,7 +60,8 @@ class SendPath:
     4. `halves` chooses the writer of the half message, and `hand_over` gives it the message.
     5. `require_stored` takes Kafka's report. Without an acknowledgement it gives the transaction up. If the listener
        has an outbox, the local transaction then stores the message; while Kafka is known to be away, at once.
-    6. The local transaction runs. `send_decision` sends its decision, also if it was interrupted.
+    6. The local transaction runs between begin and end of an `Undecided`, which sends its decision, also if it was
+       interrupted.
     7. `finish_attempt` ends the attempt in every case.
 
     A check of the transaction is answered by `known_outcome` or the application, and `send_answer`.
@@ -181,9 +181,7 @@ class SendPath:
             return False
         return not self._is_connected() or self._forwarding.skips_half()
 
-    def require_stored(
-        self, transaction_id: str, result: Prepared | PrepareError, *, has_listener: bool = True
-    ) -> Prepared:
+    def require_stored(self, transaction_id: str, result: Prepared | PrepareError) -> Prepared:
         """Return the report of a stored half message, or what stands for it when the listener will store the message.
 
         Otherwise give the attempt up and raise PrepareError.
@@ -193,8 +191,6 @@ class SendPath:
             if self._forwarding is None or not result.passes:
                 raise result
             self._forwarding.note_half(is_stored=False)
-            if not has_listener:
-                raise result
             result = Prepared.without_half()
         self.attempts.note_stored(transaction_id)
         return result
@@ -261,9 +257,9 @@ class SendPath:
                 for _ in looks:
                     time.sleep(PAUSE_S)
 
-    def prepare_half(self, message: Message, transaction_id: str, *, has_listener: bool = True) -> Prepared:
-        """Store the half message and wait for that, as `require_stored` says. `send_later` has no listener."""
-        if has_listener and self.stores_message():
+    def prepare_half(self, message: Message, transaction_id: str) -> Prepared:
+        """Store the half message and wait for that, as `require_stored` says."""
+        if self.stores_message():
             return Prepared.without_half()
         result: Prepared | PrepareError
         try:
@@ -278,17 +274,4 @@ class SendPath:
             # Interrupted. Kafka may still store the half message, but no local transaction will run.
             self.attempts.give_up(transaction_id)
             raise
-        return self.require_stored(transaction_id, result, has_listener=has_listener)
-
-    def run_local_transaction(
-        self, run: LocalTransaction, message: Message, prepared: Prepared, arg: Any
-    ) -> TransactionSendResult:
-        """Run the local transaction in this thread, and queue its decision."""
-        given = prepared.for_listener(message)
-        try:
-            outcome = execute(run, given, arg)
-        except BaseException as error:
-            # Interrupted. Unknown is sent, or the rollback that is certain.
-            self.send_decision(prepared, execution_failed(given, error))
-            raise
-        return TransactionSendResult.of_decision(prepared, outcome, self.send_decision(prepared, outcome, message))
+        return self.require_stored(transaction_id, result)
