@@ -59,21 +59,9 @@ TELEMETRY_PATH = f"{_FOLDER}Telemetry".encode()
 
 #: Refused calls, with what to do instead.
 REFUSALS: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "QueryAssignment",
-            "ReceiveMessage",
-            "AckMessage",
-            "ForwardMessageToDeadLetterQueue",
-            "PullMessage",
-            "UpdateOffset",
-            "GetOffset",
-            "QueryOffset",
-            "ChangeInvisibleDuration",
-            "SyncLiteSubscription",
-        ),
-        CONSUMER_REFUSAL,
-    ),
+    **dict.fromkeys(("ReceiveMessage", "AckMessage", "PullMessage", "QueryAssignment"), CONSUMER_REFUSAL),
+    **dict.fromkeys(("UpdateOffset", "GetOffset", "QueryOffset", "ChangeInvisibleDuration"), CONSUMER_REFUSAL),
+    **dict.fromkeys(("ForwardMessageToDeadLetterQueue", "SyncLiteSubscription"), CONSUMER_REFUSAL),
     "RecallMessage": refusal(RequestCode.RECALL_MESSAGE),
 }
 

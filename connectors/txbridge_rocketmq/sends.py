@@ -17,6 +17,7 @@ from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.half_message import half_headers
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.log import get_logger
+from txbridge.murmur2 import hash_key
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
@@ -130,7 +131,7 @@ class Sends:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{send.queue_id}] is illegal, the topic has {partitions} partitions",
             )
-        stored = self._begin_send(send, body, peer, client_id or peer.rpartition(":")[0])
+        stored = self._begin_send(send, body, partitions, peer, client_id or peer.rpartition(":")[0])
         try:
             return await stored
         finally:
@@ -149,18 +150,18 @@ class Sends:
                 del self._later[topic]
 
     def _begin_send(
-        self, send: SendRequest, body: bytes, peer: str, client: str
+        self, send: SendRequest, body: bytes, partitions: int, peer: str, client: str
     ) -> Coroutine[Any, Any, list[StoredRecord]]:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
-            return self._begin_batch(send, body, peer)
+            return self._begin_batch(send, body, partitions, peer)
         uniq_key = _uniq_key_of(send)
         message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
         if send.is_transactional:
             self._require_checkable(send, uniq_key)
         is_delayed = message.deliver_at is not None and message.deliver_at > now_ms()
         if not (send.is_transactional or is_delayed):
-            return self._await_stored(uniq_key, [self._send_record(message)])
+            return self._await_stored(uniq_key, [self._send_record(message, partitions)])
         secret = self._setting.secret
         fingerprint = identity.fingerprint_of(
             secret, client, send.topic, message.value or b"", send.flag, send.properties
@@ -172,22 +173,27 @@ class Sends:
         transaction = identity.delayed_id(secret, send.group, uniq_key, fingerprint)
         return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
 
-    def _begin_batch(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
+    def _begin_batch(
+        self, send: SendRequest, body: bytes, partitions: int, peer: str
+    ) -> Coroutine[Any, Any, list[StoredRecord]]:
         messages = []
         for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
             refuse_in_batch(one.properties)
             messages.append(self._make_message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        return self._await_stored("", [self._send_record(message) for message in messages])
+        return self._await_stored("", [self._send_record(message, partitions) for message in messages])
 
     @staticmethod
     async def _await_stored(uniq_key: str, records: list[asyncio.Future[Report]]) -> list[StoredRecord]:
         # In spite of an error some of a batch may be stored: the client sends all of them again.
         return [_stored(uniq_key, report) for report in [await one for one in records]]
 
-    def _send_record(self, message: Message) -> asyncio.Future[Report]:
+    def _send_record(self, message: Message, partitions: int) -> asyncio.Future[Report]:
         partition = -1 if message.partition is None else message.partition
+        if partition < 0 and message.key is not None:
+            # As librdkafka would choose it. The outlet has to know which records wait behind which.
+            partition = hash_key(message.key) % partitions
         return self._records.send_record(
             message.topic,
             message.value,
