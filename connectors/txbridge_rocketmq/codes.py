@@ -98,8 +98,8 @@ _ADVICE = {
     CONSUMER_REFUSAL: "11 14 15 29 30 31 32 36 38 41 42 46 361 400 200050",
     "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which the "
     "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "12 33",
-    "the txbridge door only lists and creates topics: use kafka-topics.sh, kafka-configs.sh, "
-    "kafka-get-offsets.sh": "21 202 215 216 351",
+    "the txbridge door only creates topics: use kafka-topics.sh, kafka-configs.sh, "
+    "kafka-get-offsets.sh": "21 202 206 215 216 351",
     "the txbridge door has no consumers: kafka-consumer-groups.sh shows those of Kafka and "
     "their lag": "200 201 203 207 208 300",
     "the txbridge door lists one group: ask with mqadmin producerConnection": "328",

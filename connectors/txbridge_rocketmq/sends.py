@@ -19,6 +19,7 @@ from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.log import get_logger
 from txbridge.murmur2 import hash_key
 from txbridge_rocketmq import identity, mapping
+from txbridge_rocketmq.access import RareLines
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
@@ -32,10 +33,11 @@ from txbridge_rocketmq.topics import NoAnswerError, Topics
 #: RocketMQ's limit of properties is 32,767 bytes. A check adds UNIQ_KEY once more, and at most 700 bytes of its own.
 _MAX_CHECKED_PROPERTIES = 31 * 1024
 
+#: RocketMQ's own limit. A check has one byte for the length, which the clients of Java read with a sign.
+_LONGEST_CHECKED_TOPIC = 127
+
 #: Messages that are remembered. Clients with equal ids send them within seconds of each other. They take 3 MiB.
 _MOST = 10_000
-#: Seconds between two warnings, which would otherwise come with each message.
-_WARN_EVERY_S = 60.0
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -47,7 +49,7 @@ class EqualIds:
         self._metrics = metrics
         #: Fingerprint and peer of a message, by a hash of group and UNIQ_KEY, which may be long.
         self._seen: dict[int, tuple[str, str]] = {}
-        self._next_warning = 0.0
+        self._lines = RareLines()
 
     def note_message(self, group: str, uniq_key: str, fingerprint: str, peer: str) -> None:
         """Count the message if another one has had its id."""
@@ -57,8 +59,7 @@ class EqualIds:
         if first[0] == fingerprint:
             return
         self._metrics.equal_ids.inc()
-        if time.monotonic() >= self._next_warning:
-            self._next_warning = time.monotonic() + _WARN_EVERY_S
+        if self._lines.may_log("", ""):
             _log.warning(
                 "equal_message_ids",
                 group=group,
@@ -206,6 +207,11 @@ class Sends:
     @staticmethod
     def _require_checkable(send: SendRequest, uniq_key: str) -> None:
         """Raise RequestError if the client could not be asked about this transaction."""
+        if len(send.topic) > _LONGEST_CHECKED_TOPIC:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the topic of a transactional message has at most {_LONGEST_CHECKED_TOPIC} characters, as in RocketMQ",
+            )
         group = send.properties.get(PGROUP, send.group)
         if group != send.group:
             raise RequestError(
