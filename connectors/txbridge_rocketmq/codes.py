@@ -19,7 +19,6 @@ class RequestCode(IntEnum):
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
-    GET_ALL_TOPIC_CONFIG = 21
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
@@ -38,24 +37,12 @@ class RequestCode(IntEnum):
     CHECK_CLIENT_CONFIG = 46
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
-    GET_TOPIC_STATS_INFO = 202
-    GET_CONSUMER_CONNECTION_LIST = 203
     GET_PRODUCER_CONNECTION_LIST = 204
-    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
-    DELETE_SUBSCRIPTIONGROUP = 207
-    GET_CONSUME_STATS = 208
-    DELETE_TOPIC_IN_BROKER = 215
-    DELETE_TOPIC_IN_NAMESRV = 216
-    QUERY_TOPIC_CONSUME_BY_WHO = 300
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     RESUME_CHECK_HALF_MESSAGE = 323
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
-    GET_ALL_PRODUCER_INFO = 328
-    GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
@@ -98,11 +85,6 @@ _ADVICE = {
     CONSUMER_REFUSAL: "11 14 15 29 30 31 32 36 38 41 42 46 361 400 200050",
     "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which the "
     "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "12 33",
-    "the txbridge door only creates topics: use kafka-topics.sh, kafka-configs.sh, "
-    "kafka-get-offsets.sh": "21 202 206 215 216 351",
-    "the txbridge door has no consumers: kafka-consumer-groups.sh shows those of Kafka and "
-    "their lag": "200 201 203 207 208 300",
-    "the txbridge door lists one group: ask with mqadmin producerConnection": "328",
     "the txbridge door does not resume messages: run `txbridge resume`": "323",
     "the txbridge door does not support request-reply messages": "324 325",
     "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels a "
