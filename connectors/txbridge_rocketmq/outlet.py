@@ -104,7 +104,7 @@ class Outlet:
         record = topic, value, key, headers, on_delivery, partition, timestamp or 0
         if not lane.in_flight:
             self._begin_lane(lane, 1)
-        if self._may_leave(lane):
+        if not lane.held and self._may_leave(lane):
             self._produce_record(lane, answer, record)
         else:
             if not lane.held:

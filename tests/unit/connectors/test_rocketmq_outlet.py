@@ -102,6 +102,21 @@ async def test_an_acknowledgement_after_an_outage_counts_once_the_cluster_is_rec
     await asyncio.to_thread(outlet.close)
 
 
+async def test_no_record_overtakes_those_that_are_held_back() -> None:
+    outlet = Outlet({"bootstrap.servers": _NOWHERE, "linger.ms": 1}, KafkaConnection(_NOWHERE), "messages")
+    outlet._loop, sent = asyncio.get_running_loop(), []
+    for wire in (outlet._quick, outlet._shared):
+        wire.produce = lambda *record: sent.append((record[1], record[4]))  # type: ignore[method-assign]
+    for number in range(9):
+        outlet.send_record("HALF", b"%d" % number, None, [], partition=0)
+        if number >= 5:
+            # One of the four in flight is acknowledged, while the fifth is held back.
+            sent[number - 5][1](None, FakeRecord(0, number))
+            outlet._set_answers()
+    assert [value for value, _ in sent] == [b"%d" % number for number in range(9)]
+    await asyncio.to_thread(outlet.close)
+
+
 @pytest.mark.parametrize("linger_ms", [0, 60_000])
 async def test_what_is_held_back_is_refused_soon_if_the_queue_is_full_and_given_up_at_the_end(linger_ms: int) -> None:
     settings = {"bootstrap.servers": _NOWHERE, "queue.buffering.max.messages": 7, "linger.ms": linger_ms}
