@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ _VERSION = 477
 _LANGUAGE = "PYTHON"
 _WORD = struct.Struct(">i")
 _BINARY_FIXED = struct.Struct(">hBhiii")
-_SURROGATE = re.compile(rb"\\u[dD]").search
 _TWICE = "the header has two fields of one name"
 
 
@@ -109,12 +107,11 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         raise FrameError("extFields must be an object, and remark a string")
     code, opaque, flag = numbers
     texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
-    if _SURROGATE(header):
-        try:
-            # JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot express.
-            "".join([*texts, *texts.values(), remark or ""]).encode()
-        except UnicodeEncodeError:
-            raise FrameError("the header holds half of a surrogate pair") from None
+    try:
+        # JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot express.
+        "".join([*texts, *texts.values(), remark or ""]).encode()
+    except UnicodeEncodeError:
+        raise FrameError("the header holds half of a surrogate pair") from None
     return RemotingCommand(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])
 
 
