@@ -54,7 +54,7 @@ class RareLines:
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
-        self._minute = -math.inf
+        self._minute = -_MINUTE_S
 
     def may_log(self, peer: str, name: str) -> bool:
         """Whether there may be a line now."""
