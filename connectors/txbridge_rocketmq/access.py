@@ -47,10 +47,7 @@ _log = get_logger("txbridge.rocketmq")
 
 
 class RareLines:
-    """Lines about what clients do wrong: one a minute for a host and a name, and a limited number in all.
-
-    A client may give any name, and does the same wrong every half minute.
-    """
+    """Lines about what clients do wrong: one a minute for a host and a name, which may be any, and so many in all."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
