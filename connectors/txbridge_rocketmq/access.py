@@ -40,10 +40,29 @@ _AUTHORIZATION = re.compile(
 _BEHIND, _AHEAD = timedelta(hours=13), timedelta(hours=15)
 #: Minimum length of a secret key in RocketMQ.
 _SHORTEST_SECRET = 6
-#: Maximum of lines about refused requests in a minute (s), and of characters of a key's name in them.
-_MOST_LOGGED, _MINUTE_S, _LONGEST_LOGGED = 100, 60.0, 80
+#: Maximum of lines about refused requests in a minute (s), and of characters of a name in them.
+_MOST_LOGGED, _MINUTE_S, LONGEST_LOGGED = 100, 60.0, 80
 
 _log = get_logger("txbridge.rocketmq")
+
+
+class RareLines:
+    """Lines about what clients do wrong: one a minute for a host and a name, which may be any, and so many in all."""
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[str, str]] = set()
+        self._minute = -_MINUTE_S
+
+    def may_log(self, peer: str, name: str) -> bool:
+        """Whether there may be a line now."""
+        now, line = time.monotonic(), (peer.rpartition(":")[0], name)
+        if now - self._minute >= _MINUTE_S:
+            self._minute = now
+            self._logged.clear()
+        if line in self._logged or len(self._logged) >= _MOST_LOGGED:
+            return False
+        self._logged.add(line)
+        return True
 
 
 class WatchedFiles(ABC):
@@ -137,9 +156,7 @@ class AccessKeys(WatchedFiles):
 
     def __init__(self, *files: Path) -> None:
         self._keys: Mapping[str, AccessKey] | None = None
-        #: Hosts and keys of the lines of this minute, and its beginning.
-        self._logged: set[tuple[str, str]] = set()
-        self._minute = -_MINUTE_S
+        self._lines = RareLines()
         super().__init__(*files)
 
     def read_files(self) -> None:
@@ -198,13 +215,8 @@ class AccessKeys(WatchedFiles):
         return key
 
     def _logged_refusal(self, name: str, peer: str, error: RequestError) -> RequestError:
-        """Log one line a minute for a host and a key, and a limited number in all: a client may name any key."""
-        now, host, name = time.monotonic(), peer.rpartition(":")[0], name[:_LONGEST_LOGGED]
-        if now - self._minute >= _MINUTE_S:
-            self._minute = now
-            self._logged.clear()
-        if (host, name) not in self._logged and len(self._logged) < _MOST_LOGGED:
-            self._logged.add((host, name))
+        name = name[:LONGEST_LOGGED]
+        if self._lines.may_log(peer, name):
             _log.warning("access_refused", peer=peer, access_key=name, reason=error.remark)
         return error
 

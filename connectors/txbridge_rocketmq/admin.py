@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
-from txbridge.core.names import TRACE_TOPIC, Names
+from txbridge.core.names import TRACE_TOPIC
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.admin import Bounds, KafkaCluster, TopicRequest
@@ -43,8 +43,6 @@ _MAX_IN_WINDOW, _MAX_CREATIONS = 60, 1_000
 _REQUEST_S = 2.5
 #: Time (s) until brokers know a new topic, and the pause between two looks. It takes some tens of milliseconds.
 _VISIBLE_S, _PAUSE_S = 1.0, 0.02
-#: The list of topics is read from Kafka once in this time (s), however often it is asked for.
-_LIST_S = 10.0
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -104,14 +102,6 @@ class TopicAdmin:
                 "because another number changes where keys go; kafka-topics.sh --alter adds partitions",
             )
 
-    def list_topics(self) -> list[str]:
-        """Names of the topics that clients may send to. Raises NoAnswerError."""
-        try:
-            found = self._cluster().topics_with_prefix("")
-        except EnvironmentProblemError as error:
-            raise NoAnswerError(str(error)) from None
-        return [name for name in found if not Names.is_forbidden(name)]
-
     def _cluster(self) -> KafkaCluster:
         return KafkaCluster(self._admin, Bounds(Deadline(_REQUEST_S)))
 
@@ -166,14 +156,11 @@ class MqadminRequests:
         self._topics = topics
         #: One thread: these requests are rare, and must take no time from those of producers.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="txbridge-admin")
-        self._listing: asyncio.Future[list[str]] | None = None
-        self._listed_at = 0.0
         self.handlers: dict[int, Callable[[DoorConnection, RemotingCommand, AccessKey | None], Awaitable[bytes]]] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
             RequestCode.GET_BROKER_RUNTIME_INFO: self._describe_door,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._describe_cluster,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._list_producers,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._list_topics,
         }
 
     async def _create_topic(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> bytes:
@@ -210,16 +197,6 @@ class MqadminRequests:
         # The door does not keep ids, languages and versions of clients.
         connections = [{"clientAddr": peer, "clientId": peer, "language": "OTHER", "version": 0} for peer in peers]
         return _json({"connectionSet": connections})
-
-    async def _list_topics(self, *_: object) -> bytes:
-        if self._listing is None or time.monotonic() - self._listed_at > _LIST_S:
-            self._listed_at = time.monotonic()
-            self._listing = asyncio.ensure_future(self._run(self._topics.list_topics))
-        try:
-            return _json({"topicList": await asyncio.shield(self._listing)})
-        except Exception:
-            self._listing = None
-            raise
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)

@@ -19,7 +19,6 @@ class RequestCode(IntEnum):
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
-    GET_ALL_TOPIC_CONFIG = 21
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
@@ -38,24 +37,12 @@ class RequestCode(IntEnum):
     CHECK_CLIENT_CONFIG = 46
     GET_ROUTEINFO_BY_TOPIC = 105
     GET_BROKER_CLUSTER_INFO = 106
-    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
-    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
-    GET_TOPIC_STATS_INFO = 202
-    GET_CONSUMER_CONNECTION_LIST = 203
     GET_PRODUCER_CONNECTION_LIST = 204
-    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
-    DELETE_SUBSCRIPTIONGROUP = 207
-    GET_CONSUME_STATS = 208
-    DELETE_TOPIC_IN_BROKER = 215
-    DELETE_TOPIC_IN_NAMESRV = 216
-    QUERY_TOPIC_CONSUME_BY_WHO = 300
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
     RESUME_CHECK_HALF_MESSAGE = 323
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
-    GET_ALL_PRODUCER_INFO = 328
-    GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
@@ -93,65 +80,17 @@ REFUSED_PROPERTIES: dict[str, str] = {
     "_SYS_MSG_PRIORITY_": "the txbridge door does not support priorities: Kafka delivers a partition in its order",
     "__LITE_TOPIC": "the txbridge door does not support lite topics: send to a topic of Kafka",
 }
-#: Refused requests, with what to do instead. All other codes that are not served get RocketMQ's own sentence.
-REFUSALS: dict[int, str] = {
-    **dict.fromkeys(
-        (
-            RequestCode.PULL_MESSAGE,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            RequestCode.GET_MAX_OFFSET,
-            RequestCode.GET_MIN_OFFSET,
-            RequestCode.GET_EARLIEST_MSG_STORETIME,
-            RequestCode.CONSUMER_SEND_MSG_BACK,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-            RequestCode.LOCK_BATCH_MQ,
-            RequestCode.UNLOCK_BATCH_MQ,
-            RequestCode.CHECK_CLIENT_CONFIG,
-            RequestCode.LITE_PULL_MESSAGE,
-            RequestCode.QUERY_ASSIGNMENT,
-            RequestCode.POP_MESSAGE,
-        ),
-        CONSUMER_REFUSAL,
-    ),
-    **dict.fromkeys(
-        (RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID),
-        "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which "
-        "the last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset",
-    ),
-    **dict.fromkeys(
-        (
-            RequestCode.GET_ALL_TOPIC_CONFIG,
-            RequestCode.GET_TOPIC_STATS_INFO,
-            RequestCode.DELETE_TOPIC_IN_BROKER,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV,
-            RequestCode.GET_TOPIC_CONFIG,
-        ),
-        "the txbridge door only lists and creates topics: use kafka-topics.sh, kafka-configs.sh, kafka-get-offsets.sh",
-    ),
-    **dict.fromkeys(
-        (
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP,
-            RequestCode.GET_CONSUME_STATS,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-        ),
-        "the txbridge door has no consumers: kafka-consumer-groups.sh shows those of Kafka and their lag",
-    ),
-    RequestCode.GET_ALL_PRODUCER_INFO: "the txbridge door lists one group: ask with mqadmin producerConnection",
-    RequestCode.RESUME_CHECK_HALF_MESSAGE: "the txbridge door does not resume messages: run `txbridge resume`",
-    **dict.fromkeys(
-        (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2),
-        "the txbridge door does not support request-reply messages",
-    ),
-    RequestCode.RECALL_MESSAGE: (
-        "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels "
-        "a delayed one"
-    ),
+#: What to do instead of refused requests, by their codes. All others that are not served get RocketMQ's own sentence.
+_ADVICE = {
+    CONSUMER_REFUSAL: "11 14 15 29 30 31 32 36 38 41 42 46 361 400 200050",
+    "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which the "
+    "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "12 33",
+    "the txbridge door does not resume messages: run `txbridge resume`": "323",
+    "the txbridge door does not support request-reply messages": "324 325",
+    "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels a "
+    "delayed one": "370",
 }
+REFUSALS: dict[int, str] = {int(code): text for text, codes in _ADVICE.items() for code in codes.split()}
 
 
 def refusal(code: int) -> str:

@@ -12,8 +12,8 @@ from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.names import is_topic, short_id
 from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
-from txbridge_rocketmq.access import AccessKey, require_group
-from txbridge_rocketmq.codes import RequestError, ResponseCode
+from txbridge_rocketmq.access import LONGEST_LOGGED, AccessKey, RareLines, require_group
+from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.groups import ClientCheck, GroupMember, Groups, Join
@@ -54,6 +54,7 @@ class Door:
         self.sends = Sends(setting, records, ends, topics, metrics, self.groups.note_transactional)
         self._ends = ends
         self._topics = topics
+        self._lines = RareLines()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def spawn_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -96,6 +97,13 @@ class Door:
         self.groups.set_groups(member, frozenset(good))
         if problem is not None:
             raise problem
+
+    def refuse_consumer(self, protocol: str, group: str, peer: str) -> None:
+        """Count a request of a consumer, and warn of it: most consumers tell their application nothing."""
+        self.metrics.consumers_refused.labels(protocol).inc()
+        group = group[:LONGEST_LOGGED]
+        if self._lines.may_log(peer, group):
+            _log.warning("consumer_refused", protocol=protocol, group=group, peer=peer, next=CONSUMER_REFUSAL)
 
     def drop_strangers(self) -> None:
         """Ask no member any more whose key has changed. With a new one it comes back at its next heartbeat."""

@@ -71,6 +71,12 @@ class DoorMetrics:
             "result",
         )
         self.closed = counter("connections_closed", "Connections that the door closed, by reason.", "reason")
+        self.consumers_refused = counter(
+            "consumers_refused", "Requests of consumers, which the door refuses: they receive nothing.", "protocol"
+        )
+        for protocol in ("remoting", "grpc"):
+            # An increase is seen only in what was there before.
+            self.consumers_refused.labels(protocol)
         self.traces_dropped = counter("traces_dropped", "Messages with traces of clients, whose topic does not exist.")
         self.equal_ids = counter(
             "equal_ids",

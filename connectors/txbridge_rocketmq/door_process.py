@@ -213,6 +213,12 @@ async def _serve(
             access_keys=options.access.any_key is not None,
             tls=options.tls is not None,
         )
+        if len(door.setting.addresses) > 1:
+            _log.info(
+                "ordered_sends_need_one_address",
+                next="a send to a chosen queue (MessageQueueSelector) fails while the queue's door is dead: with such "
+                "producers, advertise a load balancer's address alone",
+            )
         await stopped.wait()
         _log.info("door_stopping", connections=len(remoting.connections))
     _log.info("door_stopped")

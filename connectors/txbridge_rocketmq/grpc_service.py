@@ -59,21 +59,9 @@ TELEMETRY_PATH = f"{_FOLDER}Telemetry".encode()
 
 #: Refused calls, with what to do instead.
 REFUSALS: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "QueryAssignment",
-            "ReceiveMessage",
-            "AckMessage",
-            "ForwardMessageToDeadLetterQueue",
-            "PullMessage",
-            "UpdateOffset",
-            "GetOffset",
-            "QueryOffset",
-            "ChangeInvisibleDuration",
-            "SyncLiteSubscription",
-        ),
-        CONSUMER_REFUSAL,
-    ),
+    **dict.fromkeys(("ReceiveMessage", "AckMessage", "PullMessage", "QueryAssignment"), CONSUMER_REFUSAL),
+    **dict.fromkeys(("UpdateOffset", "GetOffset", "QueryOffset", "ChangeInvisibleDuration"), CONSUMER_REFUSAL),
+    **dict.fromkeys(("ForwardMessageToDeadLetterQueue", "SyncLiteSubscription"), CONSUMER_REFUSAL),
     "RecallMessage": refusal(RequestCode.RECALL_MESSAGE),
 }
 
@@ -179,7 +167,10 @@ class GrpcService:
     async def _refuse_call(self, call: GrpcCall) -> None:
         name = self._name_of(call)
         self._count_answer(name, Code.UNSUPPORTED)
-        raise CallError(Status.UNIMPLEMENTED, REFUSALS.get(name, "the txbridge door does not know it"))
+        remark = REFUSALS.get(name, "the txbridge door does not know it")
+        if remark is CONSUMER_REFUSAL:
+            self._door.refuse_consumer("grpc", "", call.peer)
+        raise CallError(Status.UNIMPLEMENTED, remark)
 
     @staticmethod
     def _name_of(call: GrpcCall) -> str:
@@ -197,6 +188,7 @@ class GrpcService:
 
     async def _answer_heartbeat(self, request: Any, caller: _Caller, key: AccessKey | None) -> Any:
         if request.client_type != definition.PRODUCER:
+            self._door.refuse_consumer("grpc", request.group.name, caller.peer)
             raise RpcError(Code.UNSUPPORTED, CONSUMER_REFUSAL)
         self._streams.note_heartbeat(caller.client, key)
         return service.HeartbeatResponse(status=_OK)
@@ -247,8 +239,7 @@ class GrpcService:
             settings = command.settings
             if settings.client_type not in {definition.PRODUCER, definition.CLIENT_TYPE_UNSPECIFIED}:
                 self._count_answer("Telemetry", Code.UNSUPPORTED)
-                # Some clients tell their application only that the stream has ended.
-                _log.warning("consumer_refused", peer=stream.peer, client=stream.client[0])
+                self._door.refuse_consumer("grpc", settings.subscription.group.name, stream.peer)
                 # At its start the client of Node waits for settings or a status, also when the stream has failed.
                 status = definition.Status(code=Code.UNSUPPORTED, message=CONSUMER_REFUSAL)
                 last = service.TelemetryCommand(status=status).SerializeToString()

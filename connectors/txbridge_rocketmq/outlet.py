@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import Message as Record
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from txbridge.client.base.contained import contained
 from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.producer import DeliveryReport, Wire
 from txbridge.core.names import Headers
 from txbridge.errors import UsageError
 from txbridge.kafka.errors import FAIL, MSG_TIMED_OUT, PURGE_QUEUE, QUEUE_FULL
@@ -26,6 +25,9 @@ _SERVE_S = 0.1
 #: While so many records of a partition are in flight, an idempotent librdkafka sends no more of them. But its thread
 #: polls without a pause once one that waits behind them has waited for its linger. So those are held back here.
 _MOST_IN_FLIGHT = 5
+#: Records of a partition that leave at once, each in a request of its own. More share requests, because each request
+#: costs the broker as much as several records.
+_FEW = _MOST_IN_FLIGHT - 1
 #: Part of the linger in which more records join a batch. At its end librdkafka sends the batch.
 _OPEN = 0.6
 #: Longest time (s) for which a record is held back. Its time-out begins when librdkafka has it.
@@ -33,6 +35,8 @@ _LONGEST_HOLD_S = 0.1
 
 #: The error or None, the partition and the offset (-1: not known).
 Report = tuple[KafkaError | None, int, int]
+#: What `Wire.produce` takes: topic, value, key, headers, delivery report, partition and timestamp.
+Sent = tuple[str, bytes | None, bytes | None, Headers, DeliveryReport, int, int]
 
 
 @dataclass(slots=True)
@@ -40,34 +44,47 @@ class _PartitionLane:
     """The records of a partition. Those of others, which may have another leader, do not wait for them."""
 
     in_flight: int = 0
+    #: Those sent since none was in flight. One producer sends all of them, so that they keep their order.
+    sent: int = 0
+    #: How many went together lately, and whether they share requests therefore.
+    company: int = 0
+    is_shared: bool = False
     #: Until then (loop time) records join the batch that librdkafka collects.
     open_until: float = 0.0
-    #: Records that are held back, in their order: the answer, and what hands it over.
-    held: list[tuple[asyncio.Future[Report], Callable[[], None]]] = field(default_factory=list)
+    #: Records that are held back, in their order: with the answer.
+    held: list[tuple[asyncio.Future[Report], Sent]] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
 
 
 class Outlet:
-    """Producer and its thread. `send_record` is for the event loop only. `start` and `close` block, on any thread."""
+    """Producer, for the event loop only. With a linger there are two, because librdkafka rounds it up to a millisecond.
+
+    A record that is alone does not wait for others. `start` and `close` block, on any thread.
+    """
 
     def __init__(self, config: Mapping[str, Any], connection: KafkaConnection, what: str) -> None:
-        self._wire = Wire(config, connection)
+        linger = float(config.get("linger.ms", 0))
+        self._quick = Wire({**config, "linger.ms": 0}, connection)
+        self._shared = Wire(config, connection) if linger else self._quick
+        self._wires = (self._quick, self._shared) if linger else (self._quick,)
         self._connection = connection
         self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._open_s = _OPEN * float(config.get("linger.ms", 0)) / 1_000
+        self._open_s = _OPEN * linger / 1_000
         self._lanes: defaultdict[tuple[str, int], _PartitionLane] = defaultdict(_PartitionLane)
         self._reports: deque[tuple[_PartitionLane, asyncio.Future[Report], Report]] = deque()
         #: Acknowledgements that wait until the cluster is recognised.
         self._unsure = self._reports.copy()
-        self._thread = threading.Thread(target=self._run, name=f"txbridge-{what.replace(' ', '-')}", daemon=True)
+        name = f"txbridge-{what.replace(' ', '-')}"
+        self._threads = [threading.Thread(target=self._run, args=(one,), name=name, daemon=True) for one in self._wires]
 
     def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
-        """Connect, which may take half a second, and start the thread."""
+        """Connect, which may take half a second for each producer, and start the threads."""
         self._loop = loop
-        self._wire.connect(topic)
-        self._thread.start()
+        for wire, thread in zip(self._wires, self._threads, strict=True):
+            wire.connect(topic)
+            thread.start()
 
     def send_record(
         self,
@@ -82,26 +99,40 @@ class Outlet:
         """Send a record. The answer comes at once, with QUEUE_FULL, if too many are waiting for Kafka."""
         assert self._loop is not None
         answer: asyncio.Future[Report] = self._loop.create_future()
-        # Where librdkafka chooses the partition, it is not known which records wait behind which.
-        lane = _PartitionLane() if partition < 0 else self._lanes[topic, partition]
+        lane = self._lanes[topic, partition]
         on_delivery = partial(self._note_report, lane, answer)
-        produce = partial(self._wire.produce, topic, value, key, headers, on_delivery, partition, timestamp or 0)
+        record = topic, value, key, headers, on_delivery, partition, timestamp or 0
+        if not lane.in_flight:
+            self._begin_lane(lane, 1)
+        if not lane.held and self._may_leave(lane):
+            self._produce_record(lane, answer, record)
+        else:
+            if not lane.held:
+                lane.timer = self._loop.call_later(_LONGEST_HOLD_S, self._release_overdue, lane)
+            lane.held.append((answer, record))
+        return answer
+
+    def _begin_lane(self, lane: _PartitionLane, waiting: int) -> None:
+        """Choose the producer for the records that wait, while none is in flight."""
+        lane.company = max(waiting, lane.sent, lane.company // 2)
+        lane.is_shared = self._shared is self._quick or lane.company > _FEW
+        lane.sent = 0
+
+    def _may_leave(self, lane: _PartitionLane) -> bool:
+        """Whether another record may be sent now: by itself, in the request of the one before, or in another one."""
+        if not lane.is_shared:
+            return lane.in_flight < _FEW
+        assert self._loop is not None
         now = self._loop.time()
         if now >= lane.open_until:
             if lane.in_flight >= _MOST_IN_FLIGHT:
-                if not lane.held:
-                    lane.timer = self._loop.call_later(_LONGEST_HOLD_S, self._release_overdue, lane)
-                lane.held.append((answer, produce))
-                return answer
+                return False
             lane.open_until = now + self._open_s
-        self._produce_record(lane, answer, produce)
-        return answer
+        return True
 
-    def _produce_record(
-        self, lane: _PartitionLane, answer: asyncio.Future[Report], produce: Callable[[], None]
-    ) -> None:
+    def _produce_record(self, lane: _PartitionLane, answer: asyncio.Future[Report], record: Sent) -> None:
         try:
-            produce()
+            (self._shared if lane.is_shared else self._quick).produce(*record)
         except BufferError:
             failure = KafkaError(QUEUE_FULL)
         except KafkaException as raised:
@@ -111,6 +142,7 @@ class Outlet:
             failure = KafkaError(PURGE_QUEUE)
         else:
             lane.in_flight += 1
+            lane.sent += 1
             return
         # Cancelled if the door has given the request up.
         if not answer.done():
@@ -127,34 +159,40 @@ class Outlet:
         lane.timer.cancel()
         held, lane.held = lane.held, []
         lane.open_until = self._loop.time() + self._open_s
-        for answer, produce in held:
-            self._produce_record(lane, answer, produce)
+        for answer, record in held:
+            self._produce_record(lane, answer, record)
 
     def close(self) -> None:
-        """End the thread and the producer. Records without an acknowledgement fail. May take a second."""
+        """End threads and producers. Records without an acknowledgement fail. May take a second."""
         self._stopping = True
-        if self._thread.ident is not None:
-            self._thread.join()
-        self._wire.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        for wire in self._wires:
+            wire.close()
         # Only now: a decision that waited for one of these is sent next, and must find the producer closed. In a purged
         # producer it would hold the end up until its time-out.
         self._hand_over()
 
-    def _run(self) -> None:
-        serve_reports = contained(self._wire.serve_reports)
+    def _run(self, wire: Wire) -> None:
+        serve_reports = contained(wire.serve_reports)
         while not self._stopping:
             serve_reports(_SERVE_S)
             self._hand_over()
 
     def _hand_over(self) -> None:
-        if not self._connection.is_unsure or self._stopping:
-            self._reports.extend(self._unsure)
-            self._unsure.clear()
-        if self._reports and self._loop is not None and not self._loop.is_closed():
+        if (self._reports or self._sure_by_now) and self._loop is not None and not self._loop.is_closed():
             # One call for all reports that came together, because each call wakes the event loop.
             self._loop.call_soon_threadsafe(self._set_answers)
 
+    @property
+    def _sure_by_now(self) -> bool:
+        """Whether acknowledgements have waited long enough."""
+        return bool(self._unsure) and (self._stopping or not self._connection.is_unsure)
+
     def _set_answers(self) -> None:
+        while self._sure_by_now:
+            self._reports.append(self._unsure.popleft())
         while self._reports:
             lane, answer, outcome = self._reports.popleft()
             if self._connection.refusal:
@@ -162,11 +200,13 @@ class Outlet:
             if not answer.done():
                 answer.set_result(outcome)
             lane.in_flight -= 1
-            if lane.held and lane.in_flight < _MOST_IN_FLIGHT:
+            if lane.held and lane.in_flight < (_MOST_IN_FLIGHT if lane.is_shared else 1):
+                if not lane.in_flight:
+                    self._begin_lane(lane, len(lane.held))
                 self._release_held(lane)
 
     def _note_report(
-        self, lane: _PartitionLane, answer: asyncio.Future[Report], error: KafkaError | None, record: Record
+        self, lane: _PartitionLane, answer: asyncio.Future[Report], error: KafkaError | None, record: Message
     ) -> None:
         if error is None:
             self._connection.note_answer()

@@ -101,6 +101,9 @@ class Remoting:
                 self._send_route(connection, command, routes.DEFAULT_QUEUES)
                 return
             if handler is None:
+                if refusal(command.code) is CONSUMER_REFUSAL:
+                    group = command.fields.get("consumerGroup") or command.fields.get("group", "")
+                    self._door.refuse_consumer("remoting", group, connection.peer)
                 raise RequestError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, refusal(command.code))  # noqa: TRY301
             await handler(connection, command, key)
         except Exception as error:  # noqa: BLE001  one request must not end the door
@@ -138,11 +141,13 @@ class Remoting:
         connection.send_response(command, ResponseCode.SUCCESS, body=body)
 
     async def _on_heartbeat(self, connection: DoorConnection, command: RemotingCommand, key: AccessKey | None) -> None:
-        producers, has_consumers = _introduced(command.body)
+        producers, consumers = _introduced(command.body)
         # The connection may be lost since the request was read. A member that nobody removes would get checks for ever.
         if connection in self.connections:
             self._door.set_groups(connection, (one for one in producers if not is_inner_group(one)), key)
-        if has_consumers:
+        for group in consumers:
+            self._door.refuse_consumer("remoting", group, connection.peer)
+        if consumers:
             # Its producers are served all the same.
             raise RequestError(ResponseCode.NO_PERMISSION, CONSUMER_REFUSAL)
         connection.send_response(command, ResponseCode.SUCCESS)
@@ -222,20 +227,20 @@ def _told(connection: DoorConnection, stored: list[StoredRecord], is_batch: bool
     return {**fields, "transactionId": first.uniq_key} if first.uniq_key and not is_batch else fields
 
 
-def _introduced(body: bytes) -> tuple[frozenset[str], bool]:
-    """The producer groups of a heartbeat, and whether it has consumers. Raises RequestError."""
+def _introduced(body: bytes) -> tuple[frozenset[str], list[str]]:
+    """The producer groups of a heartbeat, and the consumer groups. Raises RequestError."""
     if len(body) > _MAX_HEARTBEAT:
         raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat may have at most {_MAX_HEARTBEAT // 1024} KiB")
     try:
         given = json.loads(body)
-        producers = [one["groupName"] for one in given.get("producerDataSet") or ()]
-        has_consumers = bool(given.get("consumerDataSet"))
+        producers, consumers = (
+            [one["groupName"] for one in given.get(name) or ()] for name in ("producerDataSet", "consumerDataSet")
+        )
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
         raise RequestError(
             ResponseCode.INVALID_PARAMETER, "the heartbeat is not the JSON of a RocketMQ client"
         ) from None
-    if not all(isinstance(one, str) for one in producers) or len(producers) > _MAX_GROUPS:
-        raise RequestError(
-            ResponseCode.INVALID_PARAMETER, f"a heartbeat may name at most {_MAX_GROUPS} producer groups"
-        )
-    return frozenset(producers), has_consumers
+    names = [*producers, *consumers]
+    if not all(isinstance(one, str) for one in names) or len(names) > _MAX_GROUPS:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, f"a heartbeat may name at most {_MAX_GROUPS} groups")
+    return frozenset(producers), consumers

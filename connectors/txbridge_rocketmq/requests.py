@@ -44,7 +44,6 @@ _FIELDS: dict[int, frozenset[str]] = {
         RequestCode.GET_PRODUCER_CONNECTION_LIST: "producerGroup",
         RequestCode.GET_BROKER_RUNTIME_INFO: "",
         RequestCode.GET_BROKER_CLUSTER_INFO: "",
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: "",
     }.items()
 }
 #: Requests in whose body the rest of another request could be hidden.

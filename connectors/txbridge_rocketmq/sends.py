@@ -17,7 +17,9 @@ from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.half_message import half_headers
 from txbridge.kafka.errors import QUEUE_FULL
 from txbridge.log import get_logger
+from txbridge.murmur2 import hash_key
 from txbridge_rocketmq import identity, mapping
+from txbridge_rocketmq.access import RareLines
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
 from txbridge_rocketmq.decision_outlet import DecisionOutlet
@@ -31,10 +33,11 @@ from txbridge_rocketmq.topics import NoAnswerError, Topics
 #: RocketMQ's limit of properties is 32,767 bytes. A check adds UNIQ_KEY once more, and at most 700 bytes of its own.
 _MAX_CHECKED_PROPERTIES = 31 * 1024
 
+#: RocketMQ's own limit. A check has one byte for the length, which the clients of Java read with a sign.
+_LONGEST_CHECKED_TOPIC = 127
+
 #: Messages that are remembered. Clients with equal ids send them within seconds of each other. They take 3 MiB.
 _MOST = 10_000
-#: Seconds between two warnings, which would otherwise come with each message.
-_WARN_EVERY_S = 60.0
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -46,7 +49,7 @@ class EqualIds:
         self._metrics = metrics
         #: Fingerprint and peer of a message, by a hash of group and UNIQ_KEY, which may be long.
         self._seen: dict[int, tuple[str, str]] = {}
-        self._next_warning = 0.0
+        self._lines = RareLines()
 
     def note_message(self, group: str, uniq_key: str, fingerprint: str, peer: str) -> None:
         """Count the message if another one has had its id."""
@@ -56,8 +59,7 @@ class EqualIds:
         if first[0] == fingerprint:
             return
         self._metrics.equal_ids.inc()
-        if time.monotonic() >= self._next_warning:
-            self._next_warning = time.monotonic() + _WARN_EVERY_S
+        if self._lines.may_log("", ""):
             _log.warning(
                 "equal_message_ids",
                 group=group,
@@ -130,7 +132,7 @@ class Sends:
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{send.queue_id}] is illegal, the topic has {partitions} partitions",
             )
-        stored = self._begin_send(send, body, peer, client_id or peer.rpartition(":")[0])
+        stored = self._begin_send(send, body, partitions, peer, client_id or peer.rpartition(":")[0])
         try:
             return await stored
         finally:
@@ -149,18 +151,18 @@ class Sends:
                 del self._later[topic]
 
     def _begin_send(
-        self, send: SendRequest, body: bytes, peer: str, client: str
+        self, send: SendRequest, body: bytes, partitions: int, peer: str, client: str
     ) -> Coroutine[Any, Any, list[StoredRecord]]:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
-            return self._begin_batch(send, body, peer)
+            return self._begin_batch(send, body, partitions, peer)
         uniq_key = _uniq_key_of(send)
         message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
         if send.is_transactional:
             self._require_checkable(send, uniq_key)
         is_delayed = message.deliver_at is not None and message.deliver_at > now_ms()
         if not (send.is_transactional or is_delayed):
-            return self._await_stored(uniq_key, [self._send_record(message)])
+            return self._await_stored(uniq_key, [self._send_record(message, partitions)])
         secret = self._setting.secret
         fingerprint = identity.fingerprint_of(
             secret, client, send.topic, message.value or b"", send.flag, send.properties
@@ -172,22 +174,27 @@ class Sends:
         transaction = identity.delayed_id(secret, send.group, uniq_key, fingerprint)
         return self._await_delayed(send, uniq_key, transaction, self._send_half(send, message, transaction))
 
-    def _begin_batch(self, send: SendRequest, body: bytes, peer: str) -> Coroutine[Any, Any, list[StoredRecord]]:
+    def _begin_batch(
+        self, send: SendRequest, body: bytes, partitions: int, peer: str
+    ) -> Coroutine[Any, Any, list[StoredRecord]]:
         messages = []
         for one in parse_batch(decompressed(body, send.sys_flag, MAX_FRAME)):
             refuse_in_batch(one.properties)
             messages.append(self._make_message(send, one.properties, one.body, 0, one.flag, peer))
         if not messages:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        return self._await_stored("", [self._send_record(message) for message in messages])
+        return self._await_stored("", [self._send_record(message, partitions) for message in messages])
 
     @staticmethod
     async def _await_stored(uniq_key: str, records: list[asyncio.Future[Report]]) -> list[StoredRecord]:
         # In spite of an error some of a batch may be stored: the client sends all of them again.
         return [_stored(uniq_key, report) for report in [await one for one in records]]
 
-    def _send_record(self, message: Message) -> asyncio.Future[Report]:
+    def _send_record(self, message: Message, partitions: int) -> asyncio.Future[Report]:
         partition = -1 if message.partition is None else message.partition
+        if partition < 0 and message.key is not None:
+            # As librdkafka would choose it. The outlet has to know which records wait behind which.
+            partition = hash_key(message.key) % partitions
         return self._records.send_record(
             message.topic,
             message.value,
@@ -200,6 +207,11 @@ class Sends:
     @staticmethod
     def _require_checkable(send: SendRequest, uniq_key: str) -> None:
         """Raise RequestError if the client could not be asked about this transaction."""
+        if len(send.topic) > _LONGEST_CHECKED_TOPIC:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the topic of a transactional message has at most {_LONGEST_CHECKED_TOPIC} characters, as in RocketMQ",
+            )
         group = send.properties.get(PGROUP, send.group)
         if group != send.group:
             raise RequestError(

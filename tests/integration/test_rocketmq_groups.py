@@ -86,7 +86,7 @@ def second() -> Iterator[SecondBroker]:
 async def test_a_leader_that_is_away_holds_up_no_other_partition_and_its_records_keep_their_order(
     second: SecondBroker,
 ) -> None:
-    settings = {"bootstrap.servers": second.bootstrap_servers, "enable.idempotence": True}
+    settings = {"bootstrap.servers": second.bootstrap_servers, "enable.idempotence": True, "linger.ms": 0.5}
     outlet = Outlet(settings, KafkaConnection(second.bootstrap_servers), "messages")
     await asyncio.to_thread(outlet.start, asyncio.get_running_loop(), TOPIC)
     try:
@@ -102,6 +102,22 @@ async def test_a_leader_that_is_away_holds_up_no_other_partition_and_its_records
             assert await asyncio.gather(*waiting) == [(None, 1, MANY + number) for number in range(MANY)]
     finally:
         await asyncio.to_thread(outlet.close)
+
+
+async def test_a_record_that_is_alone_waits_for_no_other_and_many_keep_their_order(kafka: EmbeddedKafka) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, "linger.ms": 2_000}
+    admin = AdminClient(quiet(kafka.bootstrap_servers))
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(120)
+    outlet = Outlet(settings, KafkaConnection(kafka.bootstrap_servers), "messages")
+    await asyncio.to_thread(outlet.start, asyncio.get_running_loop(), TOPIC)
+    try:
+        async with asyncio.timeout(2):
+            alone = [await outlet.send_record(TOPIC, b"x", None, [], partition=0) for _ in range(5)]
+        async with asyncio.timeout(120):
+            stored = [*alone, *await asyncio.gather(*send_many(outlet, 0))]
+    finally:
+        await asyncio.to_thread(outlet.close)
+    assert stored == [(None, 0, offset) for offset in range(5 + MANY)]
 
 
 def send_many(outlet: Outlet, partition: int) -> list[asyncio.Future[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from txbridge.embedded.ports import free_port
 
 SEND, HEARTBEAT, UNREGISTER, END, ROUTE = 310, 34, 35, 37, 105
 TRACES, TRACER = "RMQ_SYS_TRACE_TOPIC", "_INNER_TRACE_PRODUCER-orders-PRODUCE-1"
+PAGE = Path(__file__).parents[2] / "docs" / "rocketmq.md"
 KEYS = '[[key]]\naccess_key = "ak"\nsecret_key = "the secret key"\ngroups = ["mine"]\n'
 
 
@@ -183,6 +185,87 @@ def test_new_keys_and_a_new_certificate_count_while_the_door_runs(bridge: Bridge
         assert [one["days"] for one in door.events("certificate_expires")] == [2.0]
         until = door.metrics()[f"certificate_expiry_timestamp_seconds{{file={tmp_path / 'certificate.pem'}}}"]
         assert until == pytest.approx(time.time() + 13 * 86_400, abs=3_600)
+
+
+def test_a_mistake_of_a_client_gives_a_warning_with_either_protocol(bridge: Bridge, tmp_path: Path) -> None:
+    """Those in the table of the page. Each client makes each mistake twice, and there is one line for both."""
+    keys, topic = tmp_path / "keys.toml", topic_of(bridge, "mistaken")
+    keys.write_text(KEYS)
+    consumers = b'{"clientID": "c", "consumerDataSet": [{"groupName": "readers"}]}'
+    group = definition.Resource(name="readers")
+    beat = service.HeartbeatRequest(client_type=definition.PUSH_CONSUMER, group=group).SerializeToString()
+    half = sending(message_id="same")
+    half.messages[0].topic.name = topic
+    mistakes = {
+        "it is a consumer": ((HEARTBEAT, {}, consumers), ("Heartbeat", beat)),
+        "its request is no request": (b"\0\0\0\4nope", ("QueryRoute", b"nope")),
+        "it speaks TLS to a door without": (b"\x16\3\1", b"\x16\3\1"),
+        "its ids are not its own": (
+            (SEND, send_fields("mistaken", topic, TRAN_MSG="true", UNIQ_KEY="same"), b"x"),
+            ("SendMessage", half),
+        ),
+        "it has no access key": ((HEARTBEAT, {}, heartbeat("mine")), ("Heartbeat", beat)),
+    }
+    page = re.findall(r"^\| (its? [^|]+) \| `(\w+)` \| `(\w+)` \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert [mistake for mistake, _, _ in page] == list(mistakes)
+    for protocol, label in enumerate(("remoting", "grpc")):
+        with (
+            Door(bridge, "--grpc-listen=127.0.0.1:0", metrics_port=free_port()) as open_,
+            Door(bridge, "--grpc-listen=127.0.0.1:0", f"--access-keys={keys}") as closed,
+        ):
+            for mistake, *names in page:
+                door, name = closed if "key" in mistake else open_, names[protocol]
+                before = len(door.events(name))
+                for number in range(2):
+                    _make_mistake(door, protocol, mistakes[mistake][protocol], number)
+                eventually(lambda: len(door.events(name)) > before, 30)  # noqa: B023
+                assert "127.0.0.1" in str(door.events(name)[-1])
+            [line] = open_.events("consumer_refused")
+            assert (line["group"], line["protocol"]) == ("readers", label)
+            assert open_.metrics()[f"consumers_refused_total{{protocol={label}}}"] == 2
+
+
+def _make_mistake(door: Door, protocol: int, how: Any, number: int) -> None:
+    if isinstance(how, bytes):
+        with RawClient(door, port=door.port if protocol == 0 else door.grpc_port) as raw:
+            raw.send(how)
+            assert raw.is_closed()
+    elif protocol == 0:
+        code, fields, body = how
+        with RawClient(door) as client:
+            client.ask(code, fields, body + b"%d" % number if code == SEND else body)
+    else:
+        method, content = how
+        if method == "SendMessage":
+            content.messages[0].body = b"%d" % number
+            content = content.SerializeToString()
+        with grpc.insecure_channel(door.grpc_address) as channel:
+            channel.unary_unary(path_of(method))(content, timeout=60, metadata=(("x-mq-client-id", "c"),))
+
+
+@pytest.mark.parametrize(
+    "version", ["5.1.4", *(pytest.param(one, marks=pytest.mark.long) for one in ("4.8.0", "5.5.0"))]
+)
+def test_a_push_consumer_starts_is_deaf_and_is_warned_of(bridge: Bridge, door: Door, version: str) -> None:
+    """Nothing makes its start fail but a filter of SQL92, about which it asks the broker."""
+    topic = topic_of(bridge, f"deaf-{version.replace('.', '')}")
+    before = len(door.events("consumer_refused"))
+    with JavaClient(version, [door], topic) as client:
+        assert client.ask("listen", door.address, topic, "") == ["started"]
+        eventually(lambda: "listeners" in {one["group"] for one in door.events("consumer_refused")[before:]}, 60)
+    with JavaClient(version, [door], topic) as client:
+        for command in (("listen", door.address, topic, "a > 1"), ("consume", topic)):
+            assert "isolation.level=read_committed" in str(client.try_(*command))
+
+
+def test_a_transaction_whose_check_could_not_be_read_is_refused(bridge: Bridge, door: Door) -> None:
+    """The clients of Java up to 4 send to topics of up to 255 characters, and read a length with a sign."""
+    with RawClient(door) as client:
+        for length, code in ((127, 0), (128, 13)):
+            topic = topic_of(bridge, "t" * (length - len(bridge.namespace) - 1))
+            assert client.ask(SEND, send_fields("long", topic), b"x")[0]["code"] == 0
+            half = send_fields("long", topic, TRAN_MSG="true", UNIQ_KEY=topic)
+            assert client.ask(SEND, half, b"x")[0]["code"] == code
 
 
 @pytest.mark.long

@@ -12,6 +12,10 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
@@ -30,8 +34,9 @@ import org.apache.rocketmq.remoting.RPCHook;
  * are separated by tabs. An answer begins with "done" or "error". It ends with its input.
  *
  * Arguments: the addresses of the doors as name servers, the producer group, and an AccessKey with its secret if the
- * doors demand one. Of the system properties door.namespace, door.namespaceV2 and door.trace (a topic for message
- * traces; empty for RocketMQ's own), the producer gets those that are set.
+ * doors demand one. Of the system properties door.namespace, door.namespaceV2, door.instance, door.topic (for the
+ * constructor of 5.2 and later) and door.trace (a topic for message traces; empty for RocketMQ's own), the producer gets
+ * those that are set. With door.old a push consumer starts before it, at this name server.
  */
 public final class DoorClient {
     /** For a machine that is loaded; RocketMQ's own default is 3 s. */
@@ -40,6 +45,7 @@ public final class DoorClient {
     private static final Map<String, String[]> ANSWERS = new ConcurrentHashMap<>();
     private static final Map<String, AtomicInteger> ASKED = new ConcurrentHashMap<>();
     private static final ConcurrentLinkedQueue<String> CHECKS = new ConcurrentLinkedQueue<>();
+    private static final ConcurrentLinkedQueue<String> HEARD = new ConcurrentLinkedQueue<>();
     private static final ConcurrentLinkedQueue<String> SENT = new ConcurrentLinkedQueue<>();
     private static String names;
     private static TransactionMQProducer producer;
@@ -56,12 +62,21 @@ public final class DoorClient {
         String trace = System.getProperty("door.trace");
         String namespace = System.getProperty("door.namespace");
         // What only newer clients have is called by its name.
-        producer = trace == null && namespace == null ? new TransactionMQProducer(arguments[1], signer)
+        String topic = System.getProperty("door.topic");
+        producer = topic != null ? TransactionMQProducer.class.getConstructor(String.class, List.class)
+                .newInstance(arguments[1], Arrays.asList(topic))
+            : trace == null && namespace == null ? new TransactionMQProducer(arguments[1], signer)
             : TransactionMQProducer.class.getConstructor(String.class, String.class, RPCHook.class, boolean.class,
                 String.class).newInstance(namespace, arguments[1], signer, trace != null, trace);
         if (System.getProperty("door.namespaceV2") != null) {
             producer.getClass().getMethod("setNamespaceV2", String.class)
                 .invoke(producer, System.getProperty("door.namespaceV2"));
+        }
+        if (System.getProperty("door.old") != null) {
+            listen(System.getProperty("door.old"), "of-the-old-system", "");
+        }
+        if (System.getProperty("door.instance") != null) {
+            producer.setInstanceName(System.getProperty("door.instance"));
         }
         producer.setNamesrvAddr(names);
         producer.setSendMsgTimeout(TIMEOUT_MS);
@@ -131,8 +146,12 @@ public final class DoorClient {
                 return String.valueOf(producer.fetchPublishMessageQueues(command[1]).size());
             case "sent":
                 return String.join(";", SENT);
+            case "heard":
+                return String.join(";", HEARD);
             case "checks":
                 return String.join(";", CHECKS);
+            case "listen":
+                return listen(command[1], command[2], command[3]);
             case "consume":
                 DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("consumers");
                 consumer.setNamesrvAddr(names);
@@ -146,6 +165,19 @@ public final class DoorClient {
             default:
                 throw new IllegalArgumentException("no such command: " + Arrays.toString(command));
         }
+    }
+
+    /** A push consumer of a name server, in this process, with tags or with SQL92. It runs until the end. */
+    private static String listen(String server, String topic, String filter) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("listeners");
+        consumer.setNamesrvAddr(server);
+        consumer.subscribe(topic, filter.isEmpty() ? MessageSelector.byTag("*") : MessageSelector.bySql(filter));
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(one -> HEARD.add(one.getProperty("text")));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return "started";
     }
 
     /** transaction, topic, body, answer, answers to checks, tags, keys, property p. */

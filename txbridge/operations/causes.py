@@ -32,8 +32,9 @@ REMEDIES = {
 }
 #: What to do about pending messages of a group that nobody answers for.
 START_IT = (
-    "start the application; a producer at a front door is a member from its heartbeat on, up to 30 s after it has "
-    "connected. Or decide by hand: `txbridge pending`, `txbridge resolve`"
+    "start the application; a producer at a front door is a member up to 30 s after it has connected. One of Java from "
+    "5.1.2 on connects when it sends first: since 5.2, name the topics in its constructor. Or decide by hand: "
+    "`txbridge pending`, `txbridge resolve`"
 )
 
 #: Time (s) for all groups. Each takes two requests of milliseconds, one after the other. But a client can invent any

@@ -374,7 +374,7 @@ def test_a_heartbeat_has_groups_and_size_within_bounds() -> None:
         return remoting._introduced(json.dumps({"producerDataSet": groups, "more": more}).encode())[0]
 
     assert len(introduced(1_000)) == 1_000
-    with pytest.raises(RequestError, match="at most 1000 producer groups"):
+    with pytest.raises(RequestError, match="at most 1000 groups"):
         introduced(1_001)
     with pytest.raises(RequestError, match="at most 256 KiB"):
         introduced(1, "x" * 256 * 1024)
