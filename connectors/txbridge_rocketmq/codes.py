@@ -80,17 +80,19 @@ REFUSED_PROPERTIES: dict[str, str] = {
     "_SYS_MSG_PRIORITY_": "the txbridge door does not support priorities: Kafka delivers a partition in its order",
     "__LITE_TOPIC": "the txbridge door does not support lite topics: send to a topic of Kafka",
 }
-#: What to do instead of refused requests, by their codes. All others that are not served get RocketMQ's own sentence.
+#: What to do instead of refused requests. All others that are not served get RocketMQ's own sentence.
 _ADVICE = {
-    CONSUMER_REFUSAL: "11 14 15 29 30 31 32 36 38 41 42 46 361 400 200050",
+    CONSUMER_REFUSAL: "PULL_MESSAGE QUERY_CONSUMER_OFFSET UPDATE_CONSUMER_OFFSET SEARCH_OFFSET_BY_TIMESTAMP "
+    "GET_MAX_OFFSET GET_MIN_OFFSET GET_EARLIEST_MSG_STORETIME CONSUMER_SEND_MSG_BACK GET_CONSUMER_LIST_BY_GROUP LOCK_BATCH_MQ "
+    "UNLOCK_BATCH_MQ CHECK_CLIENT_CONFIG LITE_PULL_MESSAGE QUERY_ASSIGNMENT POP_MESSAGE",
     "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which the "
-    "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "12 33",
-    "the txbridge door does not resume messages: run `txbridge resume`": "323",
-    "the txbridge door does not support request-reply messages": "324 325",
+    "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "QUERY_MESSAGE VIEW_MESSAGE_BY_ID",
+    "the txbridge door does not resume messages: run `txbridge resume`": "RESUME_CHECK_HALF_MESSAGE",
+    "the txbridge door does not support request-reply messages": "SEND_REPLY_MESSAGE SEND_REPLY_MESSAGE_V2",
     "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels a "
-    "delayed one": "370",
+    "delayed one": "RECALL_MESSAGE",
 }
-REFUSALS: dict[int, str] = {int(code): text for text, codes in _ADVICE.items() for code in codes.split()}
+REFUSALS: dict[int, str] = {RequestCode[name]: text for text, names in _ADVICE.items() for name in names.split()}
 
 
 def refusal(code: int) -> str:
