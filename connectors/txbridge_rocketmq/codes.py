@@ -83,8 +83,8 @@ REFUSED_PROPERTIES: dict[str, str] = {
 #: What to do instead of refused requests. All others that are not served get RocketMQ's own sentence.
 _ADVICE = {
     CONSUMER_REFUSAL: "PULL_MESSAGE QUERY_CONSUMER_OFFSET UPDATE_CONSUMER_OFFSET SEARCH_OFFSET_BY_TIMESTAMP "
-    "GET_MAX_OFFSET GET_MIN_OFFSET GET_EARLIEST_MSG_STORETIME CONSUMER_SEND_MSG_BACK GET_CONSUMER_LIST_BY_GROUP LOCK_BATCH_MQ "
-    "UNLOCK_BATCH_MQ CHECK_CLIENT_CONFIG LITE_PULL_MESSAGE QUERY_ASSIGNMENT POP_MESSAGE",
+    "GET_MAX_OFFSET GET_MIN_OFFSET GET_EARLIEST_MSG_STORETIME CONSUMER_SEND_MSG_BACK GET_CONSUMER_LIST_BY_GROUP "
+    "LOCK_BATCH_MQ UNLOCK_BATCH_MQ CHECK_CLIENT_CONFIG LITE_PULL_MESSAGE QUERY_ASSIGNMENT POP_MESSAGE",
     "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which the "
     "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "QUERY_MESSAGE VIEW_MESSAGE_BY_ID",
     "the txbridge door does not resume messages: run `txbridge resume`": "RESUME_CHECK_HALF_MESSAGE",
