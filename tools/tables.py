@@ -7,6 +7,7 @@ beside it names the command or the file that says the same.
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,7 +25,11 @@ from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.open_counts import OpenCounts
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
-PARITY = Path(__file__).parents[1] / "tests" / "parity.csv"
+ROOT = Path(__file__).parents[1]
+PARITY = ROOT / "tests" / "parity.csv"
+#: Tables that a page shows as they are.
+FILES = {"log-events": ROOT / "observability" / "log-events.csv", "goals": ROOT / "tests" / "bench" / "goals.csv"}
+_PAGE = re.compile(r"\b[\w-]+\.md(?:#[\w-]+)?")
 
 
 def registries() -> dict[str, CollectorRegistry]:
@@ -71,6 +76,13 @@ def of_options() -> str:
     return _table(("option", "default", "unit", "meaning"), rows)
 
 
+def of_file(path: Path) -> str:
+    """The rows of a file. Names of pages become links."""
+    with path.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    return _table(tuple(head), (tuple(_PAGE.sub(r"[\g<0>](\g<0>)", cell) for cell in row) for row in rows))
+
+
 def of_parity(letter: str) -> str:
     """The rows of one part of tests/parity.csv."""
     with PARITY.open(encoding="utf-8", newline="") as file:
@@ -89,10 +101,14 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main() -> None:
-    """Print the table that the command names: `options`, `metrics-worker`, `parity-C` ..."""
-    kind, _, part = sys.argv[1].partition("-")
+    """Print the table that the command names: `options`, `log-events`, `metrics-worker`, `parity-C` ..."""
+    name = sys.argv[1]
+    kind, _, part = name.partition("-")
     makers = {"metrics": of_metrics, "parity": of_parity}
-    sys.stdout.write(makers[kind](part) if part else {"options": of_options}[kind]())
+    if name in FILES:
+        sys.stdout.write(of_file(FILES[name]))
+    else:
+        sys.stdout.write(makers[kind](part) if part else {"options": of_options}[kind]())
 
 
 if __name__ == "__main__":
