@@ -66,8 +66,7 @@ def test_the_consumer_in_java_compiles_without_a_warning(tmp_path: Path) -> None
         pytest.skip("NO JDK: the consumer in Java is not compiled here")
     jars = JarCache()
     jars.ensure_jars()
-    source = tmp_path / "Shipping.java"
-    source.write_text(listing("consumers.md", "java"), "utf-8")
+    source = HOW_TO.parents[1] / "examples" / "consumers" / "Shipping.java"
     words = [compiler, "-Xlint:all", "-Werror", "-d", str(tmp_path), "-cp", jars.class_path, str(source)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
