@@ -77,7 +77,7 @@ bench: setup ## all measurements, as a table and build/bench/report.json
 
 # Strict about links; it loads nothing from another host. Not --quiet: mkdocs counts the warnings that it prints, and
 # --strict fails for those alone.
-docs: build/docs/venv/.ready ## the site of docs/, in build/docs/site/index.html
+docs: setup build/docs/venv/.ready ## the site of docs/, in build/docs/site/index.html
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --strict
 
 # Java, for the quickstart. `make release-check ARGS=--all` fails if a version of Python is not on the PATH.

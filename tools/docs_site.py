@@ -1,8 +1,9 @@
-"""Hooks of the docs site: anchors as on GitHub, links into the repository, and nothing loaded from another host."""
+"""Hooks of the docs site: anchors as on GitHub, links into the repository, tables from the code, no other host."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from pymdownx.slugs import slugify
 ROOT = Path(__file__).parents[1]
 #: A link whose text is the name of a page. On the site its text is the page's title.
 _NAMED = re.compile(r"\[(?:[\w-]+/)*[\w-]+\.md\](?=\(([\w./-]+\.md)[#)])")
+#: A table that the code tells. It runs in the environment that has txbridge; this one has MkDocs alone.
+_TABLE = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
+_PYTHON = ROOT / ".venv" / "bin" / "python"
 _LINK = re.compile(r"(\]\()((?:\.\./)+)([^)\s#]+)")
 #: Addresses that a browser fetches by itself. Links that a reader may follow are not among them.
 _LOADED = re.compile(r"""<(?:script|img|iframe|source|video)\b[^>]*\bsrc\s*=\s*["']?((?:https?:)?//[^"'\s>]+)""")
@@ -26,7 +30,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
-    """Point links that leave docs/ to the file in the repository, and name linked pages by their titles."""
+    """Point links that leave docs/ to the repository, name linked pages by their titles, and put the tables in."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
 
     def leading(match: re.Match[str]) -> str:
@@ -42,7 +46,11 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         target = folder / match[1]
         return f"[{_title(target)}]" if target.exists() else match[0]
 
-    return _LINK.sub(leading, _NAMED.sub(titled, markdown))
+    def told_by_the_code(match: re.Match[str]) -> str:
+        command = [_PYTHON, "-m", "tools.tables", match[1]]
+        return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    return _TABLE.sub(told_by_the_code, _LINK.sub(leading, _NAMED.sub(titled, markdown)))
 
 
 def _title(page: Path) -> str:

@@ -45,8 +45,7 @@ FIRST = (
     "docs/concepts.md",
     "docs/client.md",
     "docs/operations.md",
-    "docs/stuck-transactions.md",
-    "docs/incidents.md",
+    "docs/runbook.md",
     "docs/testing-your-service.md",
 )
 LONGEST_SENTENCE = 35

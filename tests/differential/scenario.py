@@ -142,7 +142,7 @@ class Expected:
     txbridge: Fate
     #: Fates that RocketMQ may reach; empty means the same as ours. There are several where timing decides.
     rocketmq: tuple[Fate, ...] = ()
-    #: Key of the row of docs/parity.md that explains the difference.
+    #: Key of the row of tests/parity.csv that explains the difference.
     row: str = ""
     #: The timing that decides between several fates.
     tolerance: str = ""

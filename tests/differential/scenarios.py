@@ -1,4 +1,4 @@
-"""The scenarios and their expected fates, written by hand from RocketMQ's source and docs/parity.md.
+"""The scenarios and their expected fates, written by hand from RocketMQ's source and tests/parity.csv.
 
 Both sides check after 1 s, then every second (RocketMQ: every round of 1 to 2 s), at most three times, and then
 discard. The numbers of a fate are: visible copies, checks, discard records, refusals.

@@ -14,6 +14,7 @@ from tests.support.listeners import Commits
 from tests.support.schema_registry import schema_registry
 from txbridge import Message, TransactionProducer
 
+EVENTS = ("binary.py", "structured.py")
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
 #: Module that `protoc --python_out=.` generates from the page's orders.proto, written without protoc.
@@ -73,8 +74,10 @@ def deliver(bridge, messages):
 
 
 def test_the_programs_about_schemas(bridge, tmp_path):
-    found = programs("schema-registry.md")
-    assert set(found) == {"pydantic_orders.py", "avro_orders.py", "json_orders.py", "protobuf_orders.py"}
+    found = programs("formats.md")
+    assert set(found) == {*(f"{name}_orders.py" for name in ("pydantic", "avro", "json", "protobuf")), *EVENTS}
+    for other in ("json_orders.py", "protobuf_orders.py"):
+        found[other] = found["avro_orders.py"] + found[other]  # its lines take the place of Avro's
     (tmp_path / "orders_pb2.py").write_text(ORDERS_PB2, "utf-8")
     with schema_registry() as (url, subjects):
         with_registry = {
@@ -100,9 +103,8 @@ def test_the_programs_about_schemas(bridge, tmp_path):
 
 
 def test_the_programs_about_pydantic_and_cloudevents(bridge, tmp_path):
-    pydantic = programs("schema-registry.md")["pydantic_orders.py"]
-    events = programs("cloudevents.md")
-    assert set(events) == {"binary.py", "structured.py"}
+    events = programs("formats.md")
+    pydantic = events["pydantic_orders.py"]
     topics = [bridge.create_topic(name) for name in ("pydantic", "binary", "structured")]
     messages = [
         make(pydantic, tmp_path, topics[0], 'OrderPlaced(number="A1", amount=250)'),

@@ -46,7 +46,7 @@ def test_the_consumer_in_python_does_the_work_of_each_transaction_once(bridge: B
     for value, number in ((b"one", 1), (b"one", 1), (b"two", 2)):
         bridge.produce(topic, value=value, headers=[("UNIQ_KEY", f"{number:032}".encode())])
     program = (
-        listing("consumers-python.md", "python")
+        listing("consumers.md", "python")
         .replace("127.0.0.1:9092", bridge.bootstrap_servers)
         .replace("orders.placed", topic)
         .replace('"shipping"', f'"{bridge.namespace}-shipping"')
@@ -66,8 +66,7 @@ def test_the_consumer_in_java_compiles_without_a_warning(tmp_path: Path) -> None
         pytest.skip("NO JDK: the consumer in Java is not compiled here")
     jars = JarCache()
     jars.ensure_jars()
-    source = tmp_path / "Shipping.java"
-    source.write_text(listing("consumers-java.md", "java"), "utf-8")
+    source = HOW_TO.parents[1] / "examples" / "consumers" / "Shipping.java"
     words = [compiler, "-Xlint:all", "-Werror", "-d", str(tmp_path), "-cp", jars.class_path, str(source)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

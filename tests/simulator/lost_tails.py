@@ -2,7 +2,7 @@
 
 The operator acts when a take-over was refused. The lost records are always needed: OP names a message that the
 remaining checkpoint does not know, or holds fewer records than the checkpoint counts. If both lose the same Kafka
-transactions, no worker can notice it (docs/incidents.md), so this is left out. Meanwhile former leaders of the other
+transactions, no worker can notice it (docs/runbook.md), so this is left out. Meanwhile former leaders of the other
 topics may answer as if the records that show the loss did not exist.
 """
 

@@ -160,7 +160,7 @@ def _transactions(view: ClusterView) -> Iterator[Finding]:
                 Check.TRANSACTIONS,
                 f"{found} for more than {duration(patience)}: nobody reads beyond it",
                 "stop the process that keeps it open. If there is none, it hangs: kafka-transactions.sh find-hanging "
-                "and abort; see docs/incidents.md",
+                "and abort; see docs/runbook.md#a-hanging-kafka-transaction",
             )
     if latest and not lasting and not any(topic in never for topic, _ in begun):
         yield ok(Check.TRANSACTIONS, "no Kafka transaction hangs in the internal topics")

@@ -190,9 +190,9 @@ def producers(view: ClusterView, groups: Mapping[str, Any], backlog: Backlog | N
 def backlog_findings(backlog: Backlog) -> Iterator[Finding]:
     """Findings about open messages that need attention."""
     for partition, why in backlog.unread.items():
-        yield unknown(Check.BACKLOG, f"partition {partition} could not be read: {why}", "see docs/incidents.md")
+        yield unknown(Check.BACKLOG, f"partition {partition} could not be read: {why}", "see docs/runbook.md")
     for text in backlog.odd:
-        yield warning(Check.BACKLOG, text, "docs/incidents.md says what the workers do about it")
+        yield warning(Check.BACKLOG, text, "docs/runbook.md says what the workers do about it")
     if backlog.held:
         names = ", ".join(f"{topic} ({count})" for topic, count in backlog.held.most_common())
         yield warning(

@@ -147,7 +147,7 @@ def real_topics(view: ClusterView) -> Iterator[Finding]:
                     Check.TOPICS,
                     f"no Kafka transaction can write to {name}: {why}",
                     f"raise {LARGEST_BATCH} of {name} (kafka-configs.sh --alter). If the log of a worker has "
-                    f"hanging_transaction, then restart the coordinator: see docs/incidents.md",
+                    f"hanging_transaction, then restart the coordinator: see docs/runbook.md",
                 )
             if name in view.real and sight.elects_unclean:
                 text = f"{UNCLEAN} is true for the real topic {name}: delivered messages can be lost"

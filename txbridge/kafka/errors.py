@@ -99,7 +99,7 @@ def unreadable_batch(error: KafkaError, topic: str, partition: int) -> TakeOverR
     """What a person has to know who is to pass such a batch. librdkafka's text names its offset."""
     return TakeOverRefusedError(
         f"{topic}[{partition}] has records that nobody can read ({error.str()}): they are damaged, or unpack to more "
-        "than 100 MB. How to pass them: docs/incidents.md#a-batch-that-nobody-can-read"
+        "than 100 MB. How to pass them: docs/runbook.md#a-batch-that-nobody-can-read"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.tables import of_options
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, WorkerSettings
 from txbridge.errors import UsageError
@@ -260,16 +261,19 @@ def test_options_for_the_command_line():
     assert all(option.help for option in OPTIONS)
 
 
-def test_the_documentation_lists_every_option_as_it_is():
-    documented = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert documented == [
-        (option.name, f"`{option.default}`" if option.default else "", option.unit, option.help) for option in OPTIONS
-    ]
+def test_the_page_names_options_that_exist_and_the_site_lists_them_all():
+    section = DOCUMENT.read_text("utf-8").partition("## The worker's options")[2].partition("\n## ")[0]
+    names = {option.name for option in OPTIONS}
+    assert set(re.findall(r"`([a-z]+_[a-z_]+)`", section)) <= names
+    assert "<!-- table: options -->" in section
+    listed = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", of_options(), re.MULTILINE))
+    assert listed.keys() == names
+    assert listed["session_timeout"].startswith("`6000` | ms | Silence after which a worker counts as dead")
 
 
-def test_the_documentation_lists_every_refused_property():
-    documented = re.findall(r"^\| `([\w.]+)` \| ([^|]*) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert dict(documented) == kafka_config._REFUSED
+def test_the_page_lists_every_refused_property():
+    [told] = re.findall(r"so they are refused, with the reason: (.*?)\.\n\n", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    assert set(re.findall(r"`([\w.]+)`", told)) == kafka_config._REFUSED.keys()
 
 
 def test_a_status_page_that_no_port_serves_stops_the_worker_and_no_other_command() -> None:

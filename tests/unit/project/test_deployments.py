@@ -137,15 +137,14 @@ def test_the_shop_of_the_tutorial_has_the_images_topics_and_settings_that_its_pr
         assert shop[name]["environment"].keys() <= {DATABASE_VARIABLE, *(option.variable for option in OPTIONS)}
 
 
-PAGE = (ROOT / "docs/how-to/kubernetes.md").read_text("utf-8")
+MANIFESTS = sorted((ROOT / "examples/kubernetes").glob("*.yaml"))
 #: Time to end, as in docs/operations.md.
 ENDS_WITHIN_S = 25
 
 
 def manifests() -> dict[str, Any]:
     """By kind and name."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    found = [one for block in blocks for one in yaml.safe_load_all(block)]
+    found = [one for file in MANIFESTS for one in yaml.safe_load_all(file.read_text("utf-8"))]
     return {f"{one['kind']} {one['metadata']['name']}": one for one in found}
 
 

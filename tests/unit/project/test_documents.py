@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 
 from tests.support.source import ROOT, calls_in
 from tools import state_diagram
+from tools.tables import FILES
 from txbridge.backoff import EVENTS
 from txbridge.core.states import TRANSITIONS, Event, TransactionState
 
@@ -222,7 +224,17 @@ def documented(page: str, heading: str) -> dict[str, str]:
 
 
 def test_the_events_of_the_worker():
-    assert documented("logs.md", "Log events") == logged_by_the_worker()
+    page = (ROOT / "docs" / "logs.md").read_text()
+    assert "<!-- table: log-events -->" in page
+    found: dict[str, str] = {}
+    with FILES["log-events"].open(newline="") as file:
+        for events, levels, meaning in list(csv.reader(file))[1:]:
+            each = levels.split()
+            assert len(meaning) > 20
+            found |= dict(zip(events.split(), each * len(events.split()) if len(each) == 1 else each, strict=True))
+    assert found == logged_by_the_worker()
+    named = set(re.findall(r"`(\w+)`", page.partition("Those that need somebody: ")[2]))
+    assert {found[event] for event in named} == {"error", "warning"}
 
 
 def test_the_events_of_the_client():

@@ -7,22 +7,15 @@ import re
 import shutil
 import subprocess
 from functools import cache
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 from txbridge_rocketmq.door_options import DoorMetrics
 
-from tests.support.partition_builder import COMMIT, Partition, end, entry
 from tests.support.source import ROOT
 from tests.unit.project.test_documents import anchors
-from txbridge.cli.service_program import RelayMetrics
-from txbridge.client.decide.decision_batcher import Ticket
-from txbridge.client.metrics import ClientMetrics
-from txbridge.core.decision_record import DecisionEntry, Source
-from txbridge.core.open_counts import OpenCounts
-from txbridge.worker.observe.metrics import CAUSES, PartitionFacts, WorkerMetrics
+from tools import tables
+from txbridge.worker.observe.metrics import CAUSES
 
 RULES = ROOT / "observability" / "txbridge.rules.yml"
 BOARD = ROOT / "observability" / "grafana-board.json"
@@ -34,38 +27,14 @@ OTHERS = {"process_cpu_seconds_total": set(), "process_resident_memory_bytes": s
 TARGET = {"job", "instance"}
 
 
-def registries() -> list[CollectorRegistry]:
-    """The registries of worker, client and relay, with each label used once."""
-    worker, client, relay = WorkerMetrics(), CollectorRegistry(), CollectorRegistry()
-    partition = Partition().prepare(0, 1)
-    draft = partition.step(7_000, end(0, entry(0, COMMIT)))
-    assert draft.checks
-    worker.note_commit(draft, [], 0.1, 7_000)
-    open_ = OpenCounts({"orders": {0: 1}}, {})
-    worker.watch_partitions(
-        lambda: [PartitionFacts(0, serving=True, open=open_, end_lag=0, checks_overdue=0.0, clock_ahead=0.0)],
-        lambda: True,
-    )
-    ticket = Ticket(DecisionEntry(1, "A" * 32, COMMIT), 1)
-    metrics = ClientMetrics(client)
-    metrics.of_group("orders").watch_end(0, Source.CHECK, ticket, None)
-    metrics.count_stored("orders")
-    row = SimpleNamespace(id=17, topic="orders.placed")
-    RelayMetrics(relay, SimpleNamespace(blocks=[SimpleNamespace(row=row)]))._show_blocked()
-    return [worker.registry, client, relay]
-
-
 @cache
 def families() -> dict[str, tuple[str, frozenset[str]]]:
     """Type and labels of metrics by their documented name."""
-    found = {}
-    for registry in registries():
-        for family in registry.collect():
-            if family.name.startswith("txbridge_"):
-                name = f"{family.name}_total" if family.type == "counter" else family.name
-                labels = {label for sample in family.samples for label in sample.labels} - {"le"}
-                found[name] = (family.type, frozenset(labels))
-    return found
+    return {
+        name: (family.type, labels)
+        for registry in tables.registries().values()
+        for name, family, labels in tables.families(registry)
+    }
 
 
 @cache
@@ -84,12 +53,14 @@ def samples() -> dict[str, set[str]]:
     return found
 
 
-def test_the_pages_list_every_metric_as_it_is():
-    pages = "".join((ROOT / "docs" / name).read_text() for name in ("metrics.md", "relay.md"))
-    rows = re.findall(r"^\| `(txbridge_\w+)` \| (\w+) \|(.*?)\|", pages, re.MULTILINE)
-    documented = {name: (kind, frozenset(re.findall(r"\w+", labels))) for name, kind, labels in rows}
-    assert len(documented) == len(rows)
-    assert documented == families()
+def test_the_pages_name_metrics_that_exist_and_the_site_lists_them_all():
+    pages = {name: (ROOT / "docs" / name).read_text() for name in ("metrics.md", "relay.md", "runbook.md", "health.md")}
+    named = set(re.findall(r"`(txbridge_[a-z_]+)`", "".join(pages.values())))
+    assert named - {*families(), "txbridge_client_", "txbridge_answer_checks_ready"} == set()
+    asked_for = re.findall(r"^<!-- table: metrics-(\w+) -->$", "".join(pages.values()), re.MULTILINE)
+    listed = "".join(map(tables.of_metrics, asked_for))
+    assert set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE)) == families().keys()
+    assert "| `txbridge_end_refused_total` | counter | `reason`, `source` | END entries without effect |" in listed
 
 
 def test_names_and_units_are_as_prometheus_wants_them():
@@ -102,9 +73,9 @@ def test_names_and_units_are_as_prometheus_wants_them():
         assert not labels & {"job", "instance", "le", "transaction", "transaction_id", "client", *topic}, name
 
 
-def test_every_cause_is_a_log_event_that_the_page_explains():
-    page = (ROOT / "docs" / "logs.md").read_text()
-    assert [cause for cause in CAUSES if f"`{cause}`" not in page.partition("## Log events")[2]] == []
+def test_every_cause_is_a_log_event_that_is_explained():
+    events = {line.split(",")[0] for line in tables.FILES["log-events"].read_text().splitlines()}
+    assert [cause for cause in CAUSES if cause not in events] == []
 
 
 def rules() -> list[dict]:
@@ -144,7 +115,7 @@ def test_queries_name_what_exists(where, query):
 
 def test_label_values_in_queries_exist():
     values: dict[str, set[str]] = {}
-    for registry in registries():
+    for registry in tables.registries().values():
         for family in registry.collect():
             for sample in family.samples:
                 for label, value in sample.labels.items():
@@ -162,8 +133,8 @@ def test_every_alert_says_what_it_means_and_where_to_read_on(rule):
     assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}
-    page, _, anchor = rule["annotations"]["runbook"].partition("#")
-    assert anchor in anchors(ROOT / page)
+    assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+    assert rule["alert"].lower() in anchors(ROOT / "docs/runbook.md")
     # Labels in the summary must be in the result.
     shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"] + rule["annotations"]["description"]))
     grouped = {label.strip() for by in re.findall(r"\bby \(([^)]*)\)", rule["expr"]) for label in by.split(",")}

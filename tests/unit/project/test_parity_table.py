@@ -1,21 +1,26 @@
-"""Checks of docs/parity.md: every behaviour has its row, every verdict is legal, every named test exists."""
+"""Checks of tests/parity.csv: every behaviour has its row, every verdict is legal, every named test exists."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import itertools
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tools.tables import PARITY
+
 TESTS = Path(__file__).parents[2]
+#: docs/parity.md leads here, and has a heading for each letter.
 PAGE = TESTS.parent / "docs" / "parity.md"
 
-#: All behaviours of RocketMQ that need a row, in this order. The letters are those of the page's headings.
+#: All behaviours of RocketMQ that need a row, in this order.
 KEYS = {
     "C": "1a 1b 1c 2 3 4 5 6 7 8 9 10 11 12 13",
     "D": "1 2 3 4a 4b 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23",
@@ -43,29 +48,18 @@ class Row:
     rocketmq: str
     txbridge: str
     verdict: str
+    issues: tuple[str, ...]
     tests: tuple[str, ...]
 
 
-def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+def rows() -> Iterator[Row]:
+    with PARITY.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            issues, tests = tuple(row["issues"].split()), tuple(row["tests"].split())
+            yield Row(row["key"], row["rocketmq"], row["txbridge"], row["verdict"], issues, tests)
 
 
-def rows() -> dict[str, list[Row]]:
-    """The rows under each heading's letter."""
-    found: dict[str, list[Row]] = {}
-    letter = ""
-    for line in PAGE.read_text().splitlines():
-        if heading := re.match(r"## ([A-Z])\. ", line):
-            letter = heading[1]
-            found[letter] = []
-        elif line.startswith("|") and not line.startswith(("| key ", "| ---")):
-            key, rocketmq, txbridge, verdict, tests = cells(line)
-            named = () if tests == "-" else tuple(tests.split("<br>"))
-            found[letter].append(Row(key, rocketmq, txbridge, verdict, named))
-    return found
-
-
-ALL = [row for section in rows().values() for row in section]
+ALL = list(rows())
 
 
 @cache
@@ -97,35 +91,32 @@ def ids_of(decorator: ast.expr) -> list[str] | None:
 
 
 def test_every_behaviour_has_its_row_and_only_one():
-    assert {letter: [row.key for row in section] for letter, section in rows().items()} == {
-        letter: [f"{letter}.{number}" for number in numbers.split()] for letter, numbers in KEYS.items()
-    }
+    keys = [f"{letter}.{number}" for letter, numbers in KEYS.items() for number in numbers.split()]
+    assert [row.key for row in ALL] == keys
+    assert re.findall(r"^<!-- table: parity-(.) -->$", PAGE.read_text(), re.MULTILINE) == list(KEYS)
 
 
-def test_every_issue_is_answered_by_rows_that_exist():
-    text = PAGE.read_text().partition("## M. ")[2].partition("\n|")[0]
-    answers = re.findall(r"([\d,\s]+)\s\(([^)]+)\)", text)
-    assert sorted(number for numbers, _ in answers for number in re.findall(r"\d+", numbers)) == sorted(ISSUES.split())
-    assert {key for _, keys in answers for key in re.split(r",\s+", keys)} <= {row.key for row in ALL}
+def test_every_issue_is_answered_by_a_row():
+    assert {issue for row in ALL for issue in row.issues} == set(ISSUES.split())
 
 
 @pytest.mark.parametrize("row", ALL, ids=lambda row: row.key)
 def test_every_row_says_something_and_its_verdict_is_legal(row):
     verdict, _, reason = row.verdict.partition(": ")
-    assert row.rocketmq not in {"", "-"}
+    assert row.rocketmq
     if verdict in EXPLAINED:
         assert len(reason) > 10, "a reason is needed"
     else:
         assert verdict in SHOWN
         assert not reason, "the reason of a difference stands in the column of txbridge"
-        assert row.txbridge not in {"", "-"}
+        assert row.txbridge
         assert row.tests, "a test has to show it"
 
 
 @pytest.mark.parametrize("row", [row for row in ALL if row.tests], ids=lambda row: row.key)
 def test_every_test_that_is_named_exists(row):
     for named in row.tests:
-        shape = re.fullmatch(r"`((?:unit|integration|property)/[a-z_/]+\.py)::(test_\w+(?:\[.+\])?)`", named)
+        shape = re.fullmatch(r"((?:unit|integration|property)/[a-z_/]+\.py)::(test_\w+(?:\[.+\])?)", named)
         assert shape, f"{named} is not `path::test`"
         path = TESTS / shape[1]
         assert path.is_file(), f"there is no tests/{shape[1]}"
@@ -134,7 +125,7 @@ def test_every_test_that_is_named_exists(row):
 
 def test_every_test_against_rocketmqs_defects_is_named():
     """Each of these tests must be named in a row: otherwise its purpose is unknown."""
-    named = {test.strip("`") for row in ALL for test in row.tests}
+    named = {test for row in ALL for test in row.tests}
     assert all(count == 1 for row in ALL for count in Counter(row.tests).values()), "a test is named twice in a row"
     file = "integration/test_better_than_rocketmq.py"
     assert {f"{file}::{test}" for test in known_tests(TESTS / file) if "[" not in test} <= named

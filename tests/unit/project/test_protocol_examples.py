@@ -1,4 +1,4 @@
-"""The examples of docs/protocol.md: txbridge writes and reads them, to the byte."""
+"""The examples of the protocol: txbridge writes and reads them, to the byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txbridge.core.reply_record import Reply, parse_reply, reply_headers
 from txbridge.core.states import TransactionState
 from txbridge.topics.plan import PlanOptions, wanted_topics
 
-PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
+PAGE = Path(__file__).parents[2] / "golden" / "protocol_examples.md"
 NAMES = Names()
 FIRST, SECOND = "0123456789ABCDEF0123456789ABCDEF", "FEDCBA9876543210FEDCBA9876543210"
 BORN = 1_700_000_000_000
@@ -163,7 +163,7 @@ def test_messages_with_different_times_are_written_read_and_parked_like_that() -
 
 def test_the_topics_are_as_the_table_says() -> None:
     """The topics of `txbridge topics plan`, for user values of a million bytes."""
-    page = PAGE.read_text("utf-8")
+    page = (PAGE.parents[2] / "docs" / "protocol.md").read_text("utf-8")
     wanted = wanted_topics(NAMES, PlanOptions(groups=("<group>",)), {NAMES.half: None})
     for topic in (*wanted, *wanted_topics(NAMES, PlanOptions(relay=True), {})):
         (size,) = [one.value for one in topic.properties if one.name == "max.message.bytes"]

@@ -165,7 +165,7 @@ def why_unended(context: PartitionContext, partition: int, stopping: Callable[[]
     if named:
         named = [*named[:_MOST_NAMED], "then restart its coordinator"]
     why = f"Kafka does not end the last transaction of {names.transactional_id(partition)}"
-    return "; ".join([why, *named, 'see "A hanging Kafka transaction" in docs/incidents.md'])
+    return "; ".join([why, *named, "see docs/runbook.md#a-hanging-kafka-transaction"])
 
 
 def _topics_in_half(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> Iterator[str]:

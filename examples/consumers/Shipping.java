@@ -1,14 +1,6 @@
-# Consumers in Java
+// A consumer that does the work of each transaction once: with kafka-clients, a JDBC driver, and in PostgreSQL
+// the tables seen (transaction_id VARCHAR(32) PRIMARY KEY) and shipments (what BYTEA).
 
-A consumer of a real topic needs no txbridge, only one setting. This program reads bytes and stores its effects in
-PostgreSQL, with `kafka-clients` and a JDBC driver.
-
-```sql
-CREATE TABLE seen (transaction_id VARCHAR(32) PRIMARY KEY);
-CREATE TABLE shipments (what BYTEA);
-```
-
-```java
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.DriverManager;
@@ -58,30 +50,3 @@ public final class Shipping {
         }
     }
 }
-```
-
-## The setting
-
-Set `isolation.level=read_committed` in every consumer of a real topic; Java's default is `read_uncommitted`.
-
-| library | set it by |
-| --- | --- |
-| kafka-clients | `isolation.level=read_committed` |
-| Spring Boot | `spring.kafka.consumer.isolation-level: read_committed` |
-| Quarkus, SmallRye | `mp.messaging.incoming.<channel>.isolation.level=read_committed` |
-| Kafka Streams | `processing.guarantee=exactly_once_v2` sets it; otherwise `consumer.isolation.level=read_committed` |
-| Kafka Connect sinks | `consumer.override.isolation.level=read_committed` in the connector; the workers must allow it (`connector.client.config.override.policy=All`) |
-| Flink | `setProperty("isolation.level", "read_committed")` on the source's builder |
-
-## The headers
-
-Key, value, timestamp and your own headers arrive as they were sent. [Consumers in
-Python](consumers-python.md#the-headers) lists the headers that follow. `lastHeader` returns null for records that other
-producers wrote to the topic.
-
-## Once, or at least once
-
-The topic holds exactly one visible record of each message, but a consumer that dies before it commits its offset reads
-the record [again](consumers-python.md#once-or-at-least-once). So the program inserts the transaction id in the same
-database transaction as the effect, and processes the record only if the id was new. Of several messages in one
-transaction, which share the id, insert `TXB_MESSAGE` as well. Keep the ids as long as the topic keeps its records.
