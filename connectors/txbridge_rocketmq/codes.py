@@ -92,7 +92,7 @@ _ADVICE = {
     "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels a "
     "delayed one": "RECALL_MESSAGE",
 }
-REFUSALS: dict[int, str] = {RequestCode[name]: text for text, names in _ADVICE.items() for name in names.split()}
+REFUSALS: dict[int, str] = {RequestCode[name]: text for text, names in _ADVICE.items() for name in names.split(" ")}
 
 
 def refusal(code: int) -> str:

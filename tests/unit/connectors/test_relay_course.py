@@ -25,7 +25,7 @@ def cut(of, taken):
     return [row.id for row in of.cut_batch(taken)]
 
 
-@pytest.mark.parametrize(("is_gate_closed", "first", "sum_s"), [(False, 0.05, 1.5), (True, 0.004, 1.5)])
+@pytest.mark.parametrize(("is_gate_closed", "first", "sum_s"), [(False, 0.065, 1.5), (True, 0.004, 1.5)])
 def test_an_outbox_without_rows_is_read_less_and_less_often(is_gate_closed, first, sum_s):
     pace = Pace()
     pauses = [pace.next_pause(found=False, is_gate_closed=is_gate_closed, took=0.0) for _ in range(30)]
@@ -33,7 +33,7 @@ def test_an_outbox_without_rows_is_read_less_and_less_often(is_gate_closed, firs
     assert pauses == sorted(pauses)
     assert pauses[-1] == 0.25
     assert sum(pauses[: pauses.index(0.25)]) < sum_s
-    assert pace.next_pause(found=True, is_gate_closed=is_gate_closed, took=0.005) == pytest.approx(0.045)
+    assert pace.next_pause(found=True, is_gate_closed=is_gate_closed, took=0.005) == pytest.approx(0.06)
     assert pace.next_pause(found=True, is_gate_closed=is_gate_closed, took=5.0) == 0.0
     assert pace.next_pause(found=False, is_gate_closed=is_gate_closed, took=0.0) == first
 

@@ -250,6 +250,7 @@ def test_time_passes_in_its_order(bridge):
     # A delay counts from the send, however far the clock was moved before, and when the message was made.
     message = Message("orders", b"later", delay=20)
     time.sleep(0.3)
+    listener.execute = COMMIT
     later = producer.send_message_in_transaction(message)
     bridge.advance(19.999)
     assert bridge.read_fate(later) is TransactionState.SCHEDULED
