@@ -21,12 +21,9 @@ from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.config import user_config
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import UNKNOWN_TOPIC
-from txbridge.kafka.failures import LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
-from txbridge.kafka.fence import guarded
-from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
-from txbridge.kafka.headers import offset_of
-from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.errors import UNKNOWN_TOPIC, LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
+from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError, guarded
+from txbridge.kafka.partition_reader import PartitionReader, offset_of
 from txbridge.kafka.produced_records import ProducedRecords
 from txbridge.kafka.record_failures import Reports
 from txbridge.kafka.topic_lookup import TOO_LARGE, LookedUpTopic, TopicMemory, partition_problem

@@ -13,8 +13,7 @@ from tests.support.harness import CheckMember, eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
 #: Both brokers have a copy of every group, so that either one can be its coordinator.
@@ -34,7 +33,7 @@ def coordinator(servers: str, check_group: str) -> int:
     """Node id of the group's coordinator, as a new client finds it; -1 when there is none."""
     admin = AdminClient(quiet(servers))
     try:
-        # A time-out of this request in librdkafka may abort the process (kafka/group_membership.py).
+        # A time-out of this request in librdkafka may abort the process (kafka/controller_requests.py).
         description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(120)
     except (KafkaException, TimeoutError):
         return -1

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from txbridge.kafka.broker_clock import BrokerClock
-from txbridge.kafka.environment import Outside
+from txbridge.kafka.environment import BrokerClock, Outside
 from txbridge.testing.worker import ShiftedClock
 
 HOUR = 3_600_000

@@ -21,7 +21,7 @@ from txbridge.cli.service_program import RelayMetrics
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.metrics import ClientMetrics
 from txbridge.core.decision_record import DecisionEntry, Source
-from txbridge.core.open_counts import OpenCounts
+from txbridge.core.open_messages import OpenCounts
 from txbridge.worker.observe.metrics import CAUSES, PartitionFacts, WorkerMetrics
 
 RULES = ROOT / "observability" / "txbridge.rules.yml"
