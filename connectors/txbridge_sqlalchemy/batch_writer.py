@@ -23,7 +23,8 @@ from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import UNKNOWN_TOPIC, LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
 from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError, guarded
-from txbridge.kafka.partition_reader import PartitionReader, offset_of
+from txbridge.kafka.headers import offset_of
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.produced_records import ProducedRecords
 from txbridge.kafka.record_failures import Reports
 from txbridge.kafka.topic_lookup import TOO_LARGE, LookedUpTopic, TopicMemory, partition_problem

@@ -40,9 +40,9 @@ from txbridge.core.states import TransactionState
 from txbridge.core.steps import KnownSteps, OneByOne
 from txbridge.core.timers import Timers
 from txbridge.kafka import controller_requests, topic_lookup
+from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.environment import BrokerClock
 from txbridge.kafka.errors import AbortedError, IndefiniteError
 from txbridge.kafka.log_ends import LATEST, EachBroker
 from txbridge.kafka.partition_reader import PartitionReader

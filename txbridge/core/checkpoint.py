@@ -9,7 +9,8 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, OurHeaders, dump, load, number, short, text, whole_number
+from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
+from txbridge.core.json_fields import dump, load, number, short, text
 from txbridge.core.names import Headers
 from txbridge.core.states import Outcome
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, dump, load, number, short, text
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.json_fields import dump, load, number, short, text
 from txbridge.core.states import TransactionState
 
 _OPEN_STATES = {state.value: state for state in TransactionState if state.is_open}

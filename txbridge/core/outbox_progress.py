@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, cast
 
-from txbridge.core.headers import MalformedRecordError, dump, load, number, short, text
+from txbridge.core.headers import MalformedRecordError
+from txbridge.core.json_fields import dump, load, number, short, text
 
 #: Digits of a message's id that the progress names: 64 bits.
 _HASH_DIGITS = 16

@@ -14,7 +14,8 @@ from txbridge.core.half_message import OBJECT_BYTES, HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names
 from txbridge.kafka.errors import LogGoneError
-from txbridge.kafka.partition_reader import PartitionReader, headers_of, offset_of
+from txbridge.kafka.headers import headers_of, offset_of
+from txbridge.kafka.partition_reader import PartitionReader
 
 #: Distance (offsets) up to which reading on reaches a wanted offset sooner than a new fetch position.
 _READ_ON = 1_000

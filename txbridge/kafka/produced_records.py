@@ -12,7 +12,7 @@ from txbridge.core.half_message import size_of
 from txbridge.core.names import Headers
 from txbridge.kafka.errors import MSG_TIMED_OUT, QUEUE_FULL, RecordKind, RecordName, named
 from txbridge.kafka.fenced_producer import TransactionFailedError, guarded
-from txbridge.kafka.partition_reader import offset_of
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.record_failures import CONSEQUENCES, Reports
 
 OnStored = Callable[[Message], None]

@@ -18,7 +18,8 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
 from txbridge.kafka.body_cache import mark_of, read_back
 from txbridge.kafka.errors import LogGoneError
-from txbridge.kafka.partition_reader import PartitionReader, headers_of, offset_of
+from txbridge.kafka.headers import headers_of, offset_of
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
 
 #: Start and end of each log, by the short name of its topic.

@@ -23,8 +23,9 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.errors import AbortedError, FencedError, IndefiniteError, RecordKind, RecordsRefusedError
 from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError, is_fenced
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.log_ends import cut_agreement
-from txbridge.kafka.partition_reader import PartitionReader, offset_of
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.produced_records import ProducedRecords
 from txbridge.kafka.record_failures import Reports
 from txbridge.kafka.state_topics import Bounds, lost_heads, lost_ops, lost_tails, other_topics, parked_beyond, read_ops

@@ -23,7 +23,8 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.body_cache import to_half
 from txbridge.kafka.errors import NO_LEADER
-from txbridge.kafka.partition_reader import PartitionReader, headers_of, offset_of
+from txbridge.kafka.headers import headers_of, offset_of
+from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.state_topics import (
     NewerOpError,
     PassedOver,

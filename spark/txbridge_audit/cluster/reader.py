@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from txbridge.core.names import READER_GROUP
 from txbridge.kafka.errors import AUTO_OFFSET_RESET, LOG_TRUNCATION, PARTITION_EOF, UNREADABLE, unreadable_batch
-from txbridge.kafka.partition_reader import headers_of_all
+from txbridge.kafka.headers import headers_of_all
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import kind_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings

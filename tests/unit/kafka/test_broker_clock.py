@@ -6,7 +6,8 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from txbridge.kafka.environment import BrokerClock, Outside
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.environment import Outside
 from txbridge.testing.worker import ShiftedClock
 
 HOUR = 3_600_000

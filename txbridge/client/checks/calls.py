@@ -32,7 +32,7 @@ from txbridge.core.half_message import parse_half
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Names, is_reserved_header, short_id
 from txbridge.deadline import Deadline
-from txbridge.kafka.partition_reader import headers_of
+from txbridge.kafka.headers import headers_of
 
 #: Interval (s) at which close() looks whether the loop is closed. A closed loop does not report the end of a check.
 _LOOK_S = 0.1

@@ -26,7 +26,7 @@ from txbridge.core.names import Names
 from txbridge.core.reply_record import is_reply
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.errors import named
-from txbridge.kafka.partition_reader import headers_of
+from txbridge.kafka.headers import headers_of
 from txbridge.proof import PROOF_EVERY_S
 
 #: Longest wait (s) for a request. A request wakes the thread at once, so this only bounds the delay of a stop.

@@ -25,7 +25,7 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import NO_LEADER, is_denied, named
-from txbridge.kafka.partition_reader import headers_of
+from txbridge.kafka.headers import headers_of
 
 #: A transaction by its result, or by its id alone.
 Cancellable = Announcement[Any] | TransactionSendResult | AsyncTransactionSendResult | str

@@ -25,7 +25,7 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.open_messages import OTHER, SLOT_MS
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
-from txbridge.kafka.environment import due_by
+from txbridge.kafka.broker_clock import due_by
 from txbridge.log import get_logger
 from txbridge.operations.causes import NOBODY
 from txbridge.web.exchange import PageAnswer

@@ -18,7 +18,8 @@ from txbridge.core.names import Names
 from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S, headers_of, offset_of
+from txbridge.kafka.headers import headers_of, offset_of
+from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
 from txbridge.worker.partition_context import Restored
 

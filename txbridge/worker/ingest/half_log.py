@@ -19,9 +19,10 @@ from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.kafka.body_cache import mark_of, to_half
-from txbridge.kafka.environment import BrokerClock, Outside
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.environment import Outside
+from txbridge.kafka.headers import copyable_headers, headers_of_all, offset_of
 from txbridge.kafka.log_ends import EachBroker, proven_end
-from txbridge.kafka.partition_reader import copyable_headers, headers_of_all, offset_of
 from txbridge.worker.partition_context import Restored
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.

@@ -22,7 +22,7 @@ from txbridge.failpoints import fault_point
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import AbortedError, IndefiniteError, OutdatedError, RecordKind, RecordName
 from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
-from txbridge.kafka.partition_reader import offset_of
+from txbridge.kafka.headers import offset_of
 from txbridge.kafka.produced_records import OnStored, ProducedRecords, size_of_record
 from txbridge.kafka.record_failures import Reports
 from txbridge.log import get_logger

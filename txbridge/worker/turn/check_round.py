@@ -8,7 +8,8 @@ from typing import NamedTuple
 from txbridge.core.plan.choice import ROUND_LIMIT, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import DueRound
-from txbridge.kafka.environment import BrokerClock, Outside
+from txbridge.kafka.broker_clock import BrokerClock
+from txbridge.kafka.environment import Outside
 from txbridge.kafka.log_ends import proven_end
 from txbridge.log import get_logger
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks

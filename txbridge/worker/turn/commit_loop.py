@@ -10,8 +10,8 @@ from txbridge.core.plan.choice import TransactionSize, first_entries, lacks_the_
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
+from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
-from txbridge.kafka.environment import BrokerClock
 from txbridge.kafka.errors import AbortedError, LogGoneError, UnansweredError
 from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Probe

@@ -15,7 +15,7 @@ from txbridge.core.plan.choice import TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.failpoints import fault_point
-from txbridge.kafka.environment import BrokerClock
+from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.errors import (
     AbortedError,
     FencedError,
