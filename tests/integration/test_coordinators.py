@@ -13,7 +13,8 @@ from tests.support.harness import CheckMember, eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
 #: Both brokers have a copy of every group, so that either one can be its coordinator.

@@ -51,9 +51,11 @@ from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections, require_features
-from txbridge.kafka.log_ends import LogEnds, proven_end
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.log_ends import LogEnds
+from txbridge.kafka.proven_end import proven_end
 from txbridge.operations import Connection, list_pending, resolve
 from txbridge.topics.plan import PlanOptions, TopicAction
 from txbridge.topics.verify import apply

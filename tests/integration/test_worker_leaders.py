@@ -17,8 +17,9 @@ from tests.support.harness import COMMIT, Bridge, eventually, quiet
 from tests.support.kafka_cluster import KafkaCluster
 from txbridge.embedded import EmbeddedKafka, Node
 from txbridge.kafka.each_broker import KeptConnections
-from txbridge.kafka.log_ends import LATEST, LogEnds, proven_end
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import LATEST, proven_end
 
 
 def told(node: Node) -> BrokerMetadata:

@@ -39,13 +39,13 @@ from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.core.steps import KnownSteps, OneByOne
 from txbridge.core.timers import Timers
-from txbridge.kafka import controller_requests, topic_lookup
+from txbridge.kafka import group_membership, topic_lookup
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.errors import AbortedError, IndefiniteError
-from txbridge.kafka.log_ends import LATEST, EachBroker
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import LATEST, EachBroker
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _Group
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
@@ -451,9 +451,9 @@ MUTANTS |= {
     # A group without a live member is checked.
     "check_the_dead": put(GroupLiveness, "is_alive", lambda _self, _name: True),
     # The client that asks about groups is replaced when it does not answer, but kept when each answer is an error.
-    "keep_a_client_that_fails": put(controller_requests, "_ABOUT_THE_GROUP", frozenset(range(-200, 200))),
+    "keep_a_client_that_fails": put(group_membership, "_ABOUT_THE_GROUP", frozenset(range(-200, 200))),
     # A question about a group is waited for although no answer comes.
-    "keep_a_client_that_is_silent": put(controller_requests, "_ABANDON_AFTER_S", float("inf")),
+    "keep_a_client_that_is_silent": put(group_membership, "_ABANDON_AFTER_S", float("inf")),
     # Requests about topics go to the former controller, whichever broker is the controller now.
     "keep_a_client_whose_controller_is_gone": put(ControllerRequests, "_give_up", lambda *_: None),
     # The interval after a check counts from before its Kafka transaction began, however long that one takes.

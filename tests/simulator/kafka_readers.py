@@ -19,7 +19,7 @@ from tests.simulator.partition_log import Stored
 from tests.simulator.witness import Witness
 from tests.simulator.world import World
 from txbridge.core.names import Headers
-from txbridge.kafka.log_ends import LATEST, View
+from txbridge.kafka.proven_end import LATEST, View
 from txbridge.kafka.topic_lookup import LARGEST_BATCH
 
 

@@ -24,8 +24,9 @@ from txbridge.core.names import Names
 from txbridge.core.plan.choice import Limits
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.partition_context import PartitionContext

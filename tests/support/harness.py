@@ -38,9 +38,10 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.choice import Limits
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.operations.connection import Connection
 from txbridge.testing import backends

@@ -26,9 +26,10 @@ from txbridge.errors import TxBridgeError
 from txbridge.interrupts import AT_START, end_on_signal, if_interrupted
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.config import admin_config, create
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections, require_features
 from txbridge.kafka.environment import OUTSIDE, Outside
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout

@@ -19,10 +19,12 @@ from txbridge.core.plan.choice import Limits
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.body_cache import BodyCache
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.log_ends import EachBroker, LogEnds
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import EachBroker
 from txbridge.kafka.topic_lookup import TopicMemory
 from txbridge.log import get_logger
 from txbridge.worker.observe.metrics import WorkerMetrics

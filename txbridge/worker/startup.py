@@ -28,9 +28,10 @@ from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.controller_requests import ControllerRequests, GroupMembership
+from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.descriptors import capacity, needed, refusal
 from txbridge.kafka.errors import is_missing_topic, missing_right, other_cluster
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout
 from txbridge.worker.observe.metrics import WorkerMetrics

@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.kafka.test_aiokafka_security import CERTIFICATE, KEY
 from txbridge.kafka import each_broker
-from txbridge.kafka.log_ends import LATEST
+from txbridge.kafka.proven_end import LATEST
 
 LIMIT_S = 0.1
 API_VERSIONS, METADATA = 18, 3

@@ -16,7 +16,7 @@ from txbridge.core.names import Names
 from txbridge.core.plan.choice import Limits, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import TurnPlanner
-from txbridge.kafka.log_ends import View
+from txbridge.kafka.proven_end import View
 from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Quarantine
 from txbridge.worker.turn.check_round import CheckRound, CheckWatch

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.support.manual_time import ManualTime
 from txbridge.core.names import Names
-from txbridge.kafka.controller_requests import GroupMembership
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
 CHECK = Names().check("g")

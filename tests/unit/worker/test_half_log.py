@@ -12,7 +12,7 @@ import pytest
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.log_ends import View
+from txbridge.kafka.proven_end import View
 from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_context import Restored
 

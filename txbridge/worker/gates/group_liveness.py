@@ -14,9 +14,9 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.names import Names
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import InTurn
-from txbridge.kafka.controller_requests import GroupMembership, is_about_the_group
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import is_denied, missing_right
+from txbridge.kafka.group_membership import GroupMembership, is_about_the_group
 from txbridge.log import get_logger
 
 #: A group is asked about this often while checks of it are due.

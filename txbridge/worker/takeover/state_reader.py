@@ -23,8 +23,8 @@ from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.body_cache import to_half
 from txbridge.kafka.errors import ReadStoppedError, TakeOverRefusedError
-from txbridge.kafka.log_ends import can_be_proven, proven_end
 from txbridge.kafka.partition_reader import PartitionReader
+from txbridge.kafka.proven_end import can_be_proven, proven_end
 from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops
 from txbridge.kafka.topic_lookup import LARGEST_BATCH, MARKER_BATCH, TopicMemory
 from txbridge.log import get_logger

@@ -10,7 +10,7 @@ from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import DueRound
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.log_ends import proven_end
+from txbridge.kafka.proven_end import proven_end
 from txbridge.log import get_logger
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
