@@ -21,7 +21,7 @@ from txbridge_audit.report.acceptances import accept, csv_of, read_acceptances
 from txbridge_audit.report.model import AuditReport, AuditStep
 from txbridge_audit.report.terminal import print_report
 
-from txbridge.cli.audit import AuditOptions
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.options import Format
 from txbridge.cli.terminal import console
 from txbridge.config.worker import WorkerSettings
