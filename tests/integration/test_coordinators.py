@@ -34,7 +34,7 @@ def coordinator(servers: str, check_group: str) -> int:
     """Node id of the group's coordinator, as a new client finds it; -1 when there is none."""
     admin = AdminClient(quiet(servers))
     try:
-        # A time-out of this request in librdkafka may abort the process (kafka/controller_requests.py).
+        # A time-out of this request in librdkafka may abort the process (kafka/group_membership.py).
         description = admin.describe_consumer_groups([check_group], request_timeout=3_600)[check_group].result(120)
     except (KafkaException, TimeoutError):
         return -1
