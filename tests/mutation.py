@@ -27,7 +27,7 @@ BUILD = ROOT / "build" / "mutation"
 MODULES = {
     name: next((ROOT / "txbridge/core").rglob(f"{name}.py")).relative_to(ROOT)
     for name in (
-        *("draft", "planner", "due_work", "half_queue", "states", "dedup", "check_policy", "decision_record"),
+        *("draft", "planner", "half_queue", "states", "dedup", "check_policy", "decision_record"),
         *("half_message", "checkpoint", "timer_queue", "headers", "names"),
     )
 }

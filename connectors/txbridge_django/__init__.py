@@ -1,6 +1,6 @@
 """Transactional messages for Django: `transaction.atomic` is the local transaction, and a table answers every check."""
 
-from txbridge.extras import missing_extra
+from txbridge.errors import missing_extra
 
 if error := missing_extra(__name__, "django", "django"):
     raise error

@@ -4,7 +4,7 @@
 clock.
 """
 
-from txbridge.extras import missing_extra
+from txbridge.errors import missing_extra
 
 if error := missing_extra(__name__, "rocketmq", "structlog", "prometheus_client", "lz4", "hpack", "rocketmq"):
     raise error

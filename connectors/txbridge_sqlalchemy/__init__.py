@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from txbridge.extras import MissingExtraError, missing_extra
+from txbridge.errors import MissingExtraError, missing_extra
 
 if error := missing_extra(__name__, "sqlalchemy", "sqlalchemy"):
     raise error

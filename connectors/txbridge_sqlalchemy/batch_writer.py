@@ -21,10 +21,8 @@ from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.config import user_config
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import UNKNOWN_TOPIC
-from txbridge.kafka.failures import LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
-from txbridge.kafka.fence import guarded
-from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
+from txbridge.kafka.errors import UNKNOWN_TOPIC, LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
+from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError, guarded
 from txbridge.kafka.headers import offset_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.produced_records import ProducedRecords

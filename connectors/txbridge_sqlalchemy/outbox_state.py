@@ -27,7 +27,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from txbridge.core.outbox_progress import hash_of
 from txbridge.errors import UsageError
 from txbridge.failpoints import fault_point
-from txbridge.kafka.failures import OutdatedError
+from txbridge.kafka.errors import OutdatedError
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.row import ask

@@ -55,7 +55,7 @@ from txbridge.backoff import Backoff
 from txbridge.client.base.log import report
 from txbridge.errors import TxBridgeError
 from txbridge.failpoints import fault_point
-from txbridge.kafka.failures import (
+from txbridge.kafka.errors import (
     AbortedError,
     FencedError,
     IndefiniteError,

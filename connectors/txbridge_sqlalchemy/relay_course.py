@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from txbridge.core.transaction_size import Limits, TransactionSize
+from txbridge.core.plan.choice import Limits, TransactionSize
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
 
 #: Most rows and bytes of a batch; readers wait for the whole of one. With 1,000 rows a backlog came at two thirds of

@@ -30,8 +30,8 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.interrupts import in_own_thread
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import apply
 
 _PARTITIONS = 4
 #: Sends in flight, as the requests of a service would be.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from txbridge.extras import needs
+from txbridge.errors import needs
 
 if TYPE_CHECKING:
     from txbridge_audit.audit import run_audit

@@ -18,8 +18,8 @@ from txbridge.core.names import Names
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.testing import ProcessBackend, Sandbox, TransactionState
 from txbridge.testing.containers import WORKER_IMAGE, ApacheKafkaContainer, ContainerBackend, WorkerContainer
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import apply
 
 #: Megabytes beyond python:3.11-slim, as docs/compose.md has them. Later versions of packages may be an eighth larger.
 SIZES = {"worker": 55, "answer-checks": 61, "rocketmq": 75}

@@ -20,8 +20,8 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.java import find_java
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import apply
 
 #: Each test has a Kafka of its own.
 pytestmark = pytest.mark.long

@@ -34,10 +34,10 @@ from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.embedded.state import read_stat
+from txbridge.embedded.process import read_stat
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import apply
 
 #: Commands that wait for the cluster without a limit.
 PATIENT = {"worker", "rocketmq", "answer-checks", "relay"}

@@ -15,10 +15,10 @@ from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
-from txbridge.operations.actions import Action
 from txbridge.operations.commands import abandon, resolve, resolve_all
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result
+from txbridge.operations.view import Action
 
 SCHEDULED = frozenset({TransactionState.SCHEDULED})
 HOUR = 3_600_000

@@ -43,8 +43,8 @@ from txbridge.doctor.finding import Level
 from txbridge.doctor.run import examine
 from txbridge.kafka.acl import Role
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import apply
 
 DAY = 86_400_000
 EVERY = {

@@ -30,7 +30,7 @@ from tests.support.listeners import Commits
 from txbridge import Message, TransactionProducer
 from txbridge.embedded import BrokenCacheError, EmbeddedKafka, KafkaStartError
 from txbridge.embedded.jars import KAFKA_VERSION, JarCache, kafka_jars
-from txbridge.embedded.state import process_identity
+from txbridge.embedded.process import process_identity
 from txbridge.errors import UsageError
 
 ROOT = Path(__file__).parents[2]

@@ -91,5 +91,5 @@ def test_the_command_says_which_extra_it_needs(alone: Path) -> None:
 def test_metrics_say_which_extra_they_need(alone: Path) -> None:
     done = python(alone, "-c", "from txbridge import ClientMetrics; ClientMetrics(None)")
     assert done.stderr.splitlines()[-1] == (
-        "txbridge.extras.MissingExtraError: ClientMetrics needs prometheus-client: pip install 'txbridge[metrics]'"
+        "txbridge.errors.MissingExtraError: ClientMetrics needs prometheus-client: pip install 'txbridge[metrics]'"
     )

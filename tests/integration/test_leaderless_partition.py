@@ -14,7 +14,7 @@ from tests.support.harness import eventually, quiet
 from txbridge.config.worker import WorkerSettings
 from txbridge.embedded import EmbeddedKafka
 from txbridge.worker.app import create_app
-from txbridge.worker.faust.transport import METADATA_PAUSE_S
+from txbridge.worker.faust.settings import METADATA_PAUSE_S
 
 pytestmark = pytest.mark.long
 

@@ -35,7 +35,7 @@ from txbridge.operations import (
     resolve_all,
     resume,
 )
-from txbridge.operations.address import FinishedError
+from txbridge.operations.listing import FinishedError
 from txbridge.topics.verify import LayoutError
 
 ALL = Selection(states=frozenset({TransactionState.PENDING, TransactionState.HELD, TransactionState.DISCARDED}))

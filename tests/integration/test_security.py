@@ -57,8 +57,8 @@ from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import proven_end
 from txbridge.operations import Connection, list_pending, resolve
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions, TopicAction
+from txbridge.topics.verify import apply
 from txbridge.worker.partition_context import PartitionContext
 
 GROUP = "orders"

@@ -32,9 +32,8 @@ from txbridge.core.names import Names
 from txbridge.errors import UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions, TopicAction, wanted_topics
-from txbridge.topics.verify import LayoutError, check_layout, ensure_check_topic, verify_relay_topic
+from txbridge.topics.verify import LayoutError, apply, check_layout, ensure_check_topic, verify_relay_topic
 
 DAY = 86_400_000
 #: Settings that internal topics may inherit from their brokers, with the reason.

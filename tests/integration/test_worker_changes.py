@@ -19,8 +19,8 @@ from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, event
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import plan
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import plan
 
 
 class Stream:

@@ -14,7 +14,7 @@ from tests.support.module_fixtures import module_kafka
 from txbridge import CancelOutcome
 from txbridge.doctor.run import examine
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka import fence, topic_lookup
+from txbridge.kafka import fenced_producer, topic_lookup
 from txbridge.kafka.topic_lookup import TopicRules
 
 DEFAULT = "1048588"
@@ -60,7 +60,7 @@ def test_a_topic_that_lost_the_room_in_that_second_is_named_until_its_coordinato
     kafka: EmbeddedKafka, bridge: Bridge, fault: str, shows_configs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_lookup, "BELIEVED_S", 60.0)
-    monkeypatch.setattr(fence, "_INIT_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(fenced_producer, "_INIT_TIMEOUT_S", 3.0)
     if not shows_configs:
         # As for a worker without the right DESCRIBE_CONFIGS.
         monkeypatch.setattr(topic_lookup, "_rules_in", lambda _: TopicRules())

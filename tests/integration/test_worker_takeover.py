@@ -25,7 +25,7 @@ from txbridge.errors import EnvironmentProblemError
 from txbridge.failpoints import fault_point
 from txbridge.kafka import partition_reader
 from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.failures import IndefiniteError, TakeOverRefusedError
+from txbridge.kafka.errors import IndefiniteError, TakeOverRefusedError
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.reading import read_view
 from txbridge.worker import partitions

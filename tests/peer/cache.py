@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from txbridge.embedded.paths import cache_root
+from txbridge.embedded.jars import cache_root
 from txbridge.errors import EnvironmentProblemError
 
 

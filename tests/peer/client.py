@@ -12,7 +12,7 @@ from typing import Any, Self
 from tests.peer.jars import class_path
 from tests.peer.server import LOGS, Peer
 from tests.support.line_process import LineProcess
-from txbridge.embedded.diagnose import relevant_lines
+from txbridge.embedded.java import relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
 # javac took 10 s on a loaded machine; more than ten times that is a hang.

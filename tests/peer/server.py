@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.peer.jars import class_path, jar_folder
-from txbridge.embedded.diagnose import describe_failure, read_tail
-from txbridge.embedded.java import Java, find_java
+from txbridge.embedded.java import Java, describe_failure, find_java, read_tail
 from txbridge.embedded.ports import HOST, free_port, is_free
 from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError

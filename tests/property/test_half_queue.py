@@ -20,11 +20,11 @@ from hypothesis.stateful import (
 
 from tests.property.reference_model import IMMUNITY, Message, Reference
 from tests.property.topics import Room, Topics, Worker
-from txbridge.core import remembered
+from txbridge.core import dedup
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import COMMANDS, Decision, DecisionEntry, DecisionRecord, Source
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.open_counts import SLOT_MS
+from txbridge.core.open_messages import SLOT_MS
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 
@@ -590,7 +590,7 @@ def test_the_promises_hold_wherever_the_model_can_get(few_are_remembered: None) 
 @pytest.fixture
 def few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember so few outcomes below the watermark that some decisions find theirs and others do not."""
-    monkeypatch.setattr(remembered, "PLACES", 4)
+    monkeypatch.setattr(dedup, "PLACES", 4)
 
 
 def not_reached() -> set[str]:

@@ -25,7 +25,7 @@ from txbridge_sqlalchemy.relay_blocks import Blocks
 
 from txbridge import Message
 from txbridge.core.outbox_progress import BatchProgress, Ownership, hash_of
-from txbridge.kafka.failures import (
+from txbridge.kafka.errors import (
     AbortedError,
     FencedError,
     IndefiniteError,

@@ -20,7 +20,7 @@ from txbridge.core.decision_record import (
 from txbridge.core.fresh_halves import Run, read_plain
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.names import Names
-from txbridge.core.transaction_size import Limits
+from txbridge.core.plan.choice import Limits
 
 GROUPS, TOPICS = ("orders", "billing"), ("placed", "invoices")
 #: Group, topic, bytes, and milliseconds since the half message before.

@@ -20,9 +20,9 @@ from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecor
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.parked_table import ParkedTable
+from txbridge.core.plan.choice import Limits
 from txbridge.core.states import TransactionState
 from txbridge.core.timer_queue import TimerQueue
-from txbridge.core.transaction_size import Limits
 
 MESSAGES = 6
 

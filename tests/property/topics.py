@@ -16,11 +16,10 @@ from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.plan.choice import Limits, TransactionSize
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.due_work import DueRound
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.core.plan.planner import TurnPlanner
-from txbridge.core.transaction_size import Limits, TransactionSize
+from txbridge.core.plan.planner import DueRound, TurnPlanner
 
 NAMES = Names()
 CHECKPOINT_KEY = NAMES.checkpoint_key(0)

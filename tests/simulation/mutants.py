@@ -34,17 +34,16 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan import draft
-from txbridge.core.plan.choice import EndChoice
+from txbridge.core.plan.choice import EndChoice, Limits, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.core.steps import KnownSteps, OneByOne
 from txbridge.core.timers import Timers
-from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka import group_membership, topic_lookup
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.failures import AbortedError, IndefiniteError
+from txbridge.kafka.errors import AbortedError, IndefiniteError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import LATEST, EachBroker
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _Group

@@ -9,7 +9,7 @@ import random
 import sys
 from dataclasses import dataclass, field
 
-from txbridge.core.transaction_size import Limits
+from txbridge.core.plan.choice import Limits
 
 
 @dataclass(slots=True)

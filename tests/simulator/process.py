@@ -21,9 +21,9 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.fresh_halves import Run
 from txbridge.core.names import Names
+from txbridge.core.plan.choice import Limits
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.core.transaction_size import Limits
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership

@@ -36,7 +36,7 @@ from tests.support.forked import LoggedProgram
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
-from txbridge.core.transaction_size import Limits
+from txbridge.core.plan.choice import Limits
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections
@@ -45,8 +45,8 @@ from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.operations.connection import Connection
 from txbridge.testing import backends
-from txbridge.topics.apply import apply as apply_plan
 from txbridge.topics.plan import PlanOptions, TopicAction
+from txbridge.topics.verify import apply as apply_plan
 from txbridge.worker.partition_context import PartitionContext
 from txbridge.worker.partitions import PartitionOwner
 

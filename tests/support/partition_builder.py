@@ -10,10 +10,9 @@ from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecor
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
+from txbridge.core.plan.choice import Limits, TransactionSize
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.due_work import DueRound
-from txbridge.core.plan.planner import TurnPlanner
-from txbridge.core.transaction_size import Limits, TransactionSize
+from txbridge.core.plan.planner import DueRound, TurnPlanner
 
 #: RocketMQ's times, but only three checks.
 POLICY = CheckPolicy(transaction_timeout=6_000, transaction_check_interval=30_000, transaction_check_max=3)

@@ -24,8 +24,8 @@ from tests.support.harness import Bridge, eventually
 from txbridge import Message
 from txbridge.core.names import Names
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions, TopicAction
+from txbridge.topics.verify import apply
 
 #: Every step of a relay. The first transaction of a take-over is its own: with @2 it is that of the first batch.
 RELAY_POINTS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
-from txbridge.embedded.state import read_stat
+from txbridge.embedded.process import read_stat
 
 
 def is_stopped(process: subprocess.Popen[Any]) -> bool:

@@ -6,7 +6,7 @@ import typer
 
 from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.options import ClusterOptions, spread
-from txbridge.extras import needs
+from txbridge.errors import needs
 from txbridge.subject import about
 
 

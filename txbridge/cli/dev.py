@@ -21,15 +21,14 @@ from txbridge.cli.topics import RealTopics, WantedOptions
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.embedded.paths import default_data_dir
+from txbridge.embedded.jars import default_data_dir
 from txbridge.embedded.ports import HOST, is_free, require_free
 from txbridge.embedded.server import EmbeddedKafka
-from txbridge.errors import EnvironmentProblemError, LocalProblemError, UsageError
-from txbridge.extras import needs
+from txbridge.errors import EnvironmentProblemError, LocalProblemError, UsageError, needs
 from txbridge.interrupts import EXIT_INTERRUPTED, end_at_hangup, hand_over, if_interrupted, in_own_thread
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import TopicAction
+from txbridge.topics.verify import apply
 
 #: The usual port for metrics.
 DEFAULT_METRICS_PORT = 9464

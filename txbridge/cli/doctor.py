@@ -14,8 +14,7 @@ from txbridge.cli.terminal import console, print_json
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Check, Level, Report, unknown
 from txbridge.doctor.run import examine
-from txbridge.errors import EnvironmentProblemError
-from txbridge.extras import needs
+from txbridge.errors import EnvironmentProblemError, needs
 from txbridge.kafka.acl import Role
 from txbridge.subject import Subject
 from txbridge.text import plain

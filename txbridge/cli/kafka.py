@@ -11,16 +11,13 @@ from typing import Annotated
 import typer
 
 from txbridge.cli.options import Format, OutputFormat
-from txbridge.embedded.config import JvmProfile
+from txbridge.embedded.config import SUPERUSER, JvmProfile
 from txbridge.embedded.datadir import DataDir, find_folders
-from txbridge.embedded.diagnose import describe_failure, read_tail
-from txbridge.embedded.jars import KAFKA_VERSION, KAFKA_VERSIONS, JarCache, locked_version
+from txbridge.embedded.jars import KAFKA_VERSION, KAFKA_VERSIONS, JarCache, default_data_dir, locked_version
+from txbridge.embedded.java import describe_failure, read_tail
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, is_ready
-from txbridge.embedded.paths import default_data_dir
-from txbridge.embedded.process import stop_together
-from txbridge.embedded.secure import SUPERUSER
+from txbridge.embedded.process import BrokerState, StoredBroker, read_state, remove_state, running_broker, stop_together
 from txbridge.embedded.server import EmbeddedKafka
-from txbridge.embedded.state import BrokerState, StoredBroker, read_state, remove_state, running_broker
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.interrupts import EXIT_INTERRUPTED, hand_over
 

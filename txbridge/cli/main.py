@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from txbridge.config.foreign_variables import forget_foreign_variables
-from txbridge.errors import TxBridgeError
-from txbridge.extras import needs
+from txbridge.errors import TxBridgeError, needs
 from txbridge.masking import masked
 from txbridge.text import printable
 

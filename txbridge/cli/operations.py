@@ -35,9 +35,9 @@ from txbridge.operations import (
     resume,
 )
 from txbridge.operations.acknowledge_loss import acknowledge
-from txbridge.operations.address import FinishedError
 from txbridge.operations.causes import GroupStates, cause_of
 from txbridge.operations.commands import DEFAULT_TIMEOUT_S, check_words
+from txbridge.operations.listing import FinishedError
 from txbridge.subject import about
 from txbridge.text import parse_age, plain
 

@@ -11,8 +11,7 @@ import typer
 
 from txbridge.cli.options import DatabaseUrl, Format, OutputFormat, require_database
 from txbridge.client.barrier_purge import LEAST_AGE, PURGE_AFTER, PURGE_BATCH
-from txbridge.errors import UsageError
-from txbridge.extras import needs
+from txbridge.errors import UsageError, needs
 from txbridge.text import counted, parse_age
 
 _OLDER = f"{PURGE_AFTER.days}d"

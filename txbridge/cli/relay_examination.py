@@ -23,7 +23,7 @@ from txbridge.cli.service_program import table_of
 from txbridge.core.names import Names
 from txbridge.doctor.finding import Check, Finding, ok, problem, unknown, warning
 from txbridge.errors import DatabaseUnreachableError, LocalProblemError, UsageError
-from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.errors import UnansweredError
 from txbridge.text import counted, duration
 
 #: Seconds between the two looks. A relay reads its outbox at least four times a second, and its batches take less than

@@ -11,7 +11,7 @@ import typer
 from txbridge.cli.options import ClusterOptions, spread
 from txbridge.cli.service import serve
 from txbridge.config.sources import DOOR_PREFIX
-from txbridge.extras import needs
+from txbridge.errors import needs
 
 
 def _option(variable: str, text: str, *flags: str, **more: Any) -> Any:

@@ -22,8 +22,7 @@ from txbridge.cli.options import (
 from txbridge.config.sources import load_settings
 from txbridge.config.worker import OPTIONS, Option, WorkerSettings
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
-from txbridge.errors import UsageError
-from txbridge.extras import needs
+from txbridge.errors import UsageError, needs
 from txbridge.interrupts import end_at_hangup
 from txbridge.subject import about
 

@@ -21,10 +21,10 @@ from txbridge.errors import UsageError
 from txbridge.kafka.acl import Role, list_rights
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.subject import Subject, about
-from txbridge.topics.apply import apply as apply_plan
-from txbridge.topics.apply import plan as make_plan
 from txbridge.topics.plan import MOST_PARTITIONS, PlanOptions, RealTopic, TopicAction, TopicPlan
 from txbridge.topics.spec import DEFAULT_MESSAGE
+from txbridge.topics.verify import apply as apply_plan
+from txbridge.topics.verify import plan as make_plan
 
 app = typer.Typer(name="topics", help="Create and check the internal topics.", no_args_is_help=True)
 

@@ -12,7 +12,7 @@ from txbridge.client.message import Message
 from txbridge.client.prepare.half_writer import Report
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.decision_record import Source
-from txbridge.extras import needs
+from txbridge.errors import needs
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Histogram

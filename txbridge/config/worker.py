@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.bootstrap_servers import canonical_servers
+from txbridge.kafka.config import canonical_servers
 from txbridge.masking import masked_values
 
 ENVIRONMENT_PREFIX = "TXBRIDGE_"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from txbridge.core.dedup import AT_LEAST
 
 #: Tolerance for a time of delivery beyond `timer_max_delay`, because the client computes it by its own clock. Clocks
-#: that differ by more are wrong (`broker_clock`).
+#: that differ by more are wrong (`BrokerClock`).
 _LEEWAY_MS = 60_000
 #: Back-off of a record (a delivery or a check) that its topic refuses: from one second, doubled up to a minute. A topic
 #: that was just created is found within a second. One that stays missing costs one attempt a minute.

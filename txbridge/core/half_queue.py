@@ -13,14 +13,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import OpPositions
-from txbridge.core.dedup import DeduplicationWindow
+from txbridge.core.dedup import DeduplicationWindow, Finished, KnownId, Remembered, RememberedIds
 from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.open_counts import OpenCounts
-from txbridge.core.open_messages import OpenMessages
-from txbridge.core.remembered import Finished, KnownId, Remembered, RememberedIds
+from txbridge.core.open_messages import OpenCounts, OpenMessages
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
 

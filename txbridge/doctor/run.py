@@ -15,7 +15,7 @@ from confluent_kafka.admin import OffsetSpec
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import READER_GROUP, Names
 from txbridge.deadline import Deadline
-from txbridge.doctor import acl_checks, runtime_checks, topic_checks
+from txbridge.doctor import runtime_checks, topic_checks
 from txbridge.doctor.cluster_view import RETRY_S, ClusterView, Questions, read_cluster
 from txbridge.doctor.finding import Check, Finding, Report, note, ok, problem, unknown, warning
 from txbridge.errors import KafkaUnreachableError, TxBridgeError
@@ -78,7 +78,7 @@ def _findings(view: ClusterView, groups: Mapping[str, Any], now: int) -> Iterato
     yield from topic_checks.replication(view)
     yield from _limits(view, configs)
     yield from _descriptors(view)
-    yield from acl_checks.granted(view, groups)
+    yield from topic_checks.granted(view, groups)
     if view.has_workers:
         yield from _messages(view, groups, now)
     else:

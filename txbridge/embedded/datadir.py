@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from txbridge.embedded import config
-from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
-from txbridge.embedded.paths import MIB, explain_os_errors, require_free_space
+from txbridge.embedded.jars import MIB, explain_os_errors, require_free_space
+from txbridge.embedded.java import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.ports import free_port
 from txbridge.embedded.process import ChildProcess
 from txbridge.errors import EnvironmentProblemError, UsageError

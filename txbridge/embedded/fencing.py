@@ -26,7 +26,7 @@ from pathlib import Path
 from txbridge.deadline import Deadline
 from txbridge.embedded import config
 from txbridge.embedded.datadir import DataDir
-from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
+from txbridge.embedded.java import KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.process import ChildProcess
 
 # The controller needs 0.7 s on an idle machine; a minute is for an overloaded one.

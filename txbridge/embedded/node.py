@@ -17,11 +17,9 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata
 from txbridge.deadline import Deadline
 from txbridge.embedded.config import jvm_flags
 from txbridge.embedded.datadir import DataDir
-from txbridge.embedded.diagnose import KafkaStartError, describe_failure, read_tail
-from txbridge.embedded.java import Java
+from txbridge.embedded.java import Java, KafkaStartError, describe_failure, read_tail
 from txbridge.embedded.ports import HOST
-from txbridge.embedded.process import ChildProcess
-from txbridge.embedded.state import BrokerState, data_lock, process_identity, remove_state, write_state
+from txbridge.embedded.process import BrokerState, ChildProcess, data_lock, process_identity, remove_state, write_state
 from txbridge.errors import UsageError
 from txbridge.interrupts import in_own_thread
 

@@ -18,6 +18,7 @@ from txbridge.embedded import datadir, fencing
 from txbridge.embedded.config import (
     BrokerPorts,
     JvmProfile,
+    SecureListener,
     broker_properties,
     check_heap,
     check_overrides,
@@ -25,13 +26,11 @@ from txbridge.embedded.config import (
     cluster_properties,
 )
 from txbridge.embedded.datadir import DataDir, new_cluster_id
-from txbridge.embedded.diagnose import PORT_LOST, KafkaStartError
 from txbridge.embedded.jars import KAFKA_VERSION, JarCache, locked_version
-from txbridge.embedded.java import Java, find_java
+from txbridge.embedded.java import PORT_LOST, Java, KafkaStartError, find_java
 from txbridge.embedded.node import START_TIMEOUT_S, STOP_TIMEOUT_S, JavaRuntime, Launch, Node
 from txbridge.embedded.ports import HOST, require_free
 from txbridge.embedded.process import stop_together
-from txbridge.embedded.secure import SecureListener
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 # Brokers started at the same moment can choose the same free port; three times in a row is not a coincidence.

@@ -13,7 +13,7 @@ from txbridge.core.checkpoint import Mark, digest
 from txbridge.core.half_message import OBJECT_BYTES, HalfMessage, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Headers, Names
-from txbridge.kafka.failures import LogGoneError
+from txbridge.kafka.errors import LogGoneError
 from txbridge.kafka.headers import headers_of, offset_of
 from txbridge.kafka.partition_reader import PartitionReader
 

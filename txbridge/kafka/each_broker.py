@@ -24,8 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.config import BOOTSTRAP_SERVERS
-from txbridge.kafka.errors import DENIED, named
-from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.errors import DENIED, UnansweredError, named
 from txbridge.kafka.proven_end import View
 from txbridge.kafka.token_provider import NoTokenError
 from txbridge.log import get_logger

@@ -6,7 +6,7 @@ import threading
 from typing import NamedTuple
 
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.failures import LogGoneError, UnansweredError
+from txbridge.kafka.errors import LogGoneError, UnansweredError
 from txbridge.kafka.proven_end import EARLIEST, LATEST, EachBroker
 
 #: Time (s) in which a leader must answer. A healthy one needs milliseconds; this spans the election of another one.

@@ -14,7 +14,7 @@ from txbridge.deadline import Deadline
 from txbridge.kafka import errors
 from txbridge.kafka.config import reader_config
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.failures import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError
+from txbridge.kafka.errors import HangingTransactionError, LogGoneError, ReadStoppedError, UnansweredError
 from txbridge.kafka.headers import offset_of
 from txbridge.kafka.log_ends import LogEnds, cut_agreement
 

@@ -10,10 +10,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txbridge.core.half_message import size_of
 from txbridge.core.names import Headers
-from txbridge.kafka.errors import MSG_TIMED_OUT, QUEUE_FULL, named
-from txbridge.kafka.failures import RecordKind, RecordName
-from txbridge.kafka.fence import guarded
-from txbridge.kafka.fenced_producer import TransactionFailedError
+from txbridge.kafka.errors import MSG_TIMED_OUT, QUEUE_FULL, RecordKind, RecordName, named
+from txbridge.kafka.fenced_producer import TransactionFailedError, guarded
 from txbridge.kafka.headers import offset_of
 from txbridge.kafka.record_failures import CONSEQUENCES, Reports
 

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message
 
 from txbridge.kafka import errors
 from txbridge.kafka.endtxn_watch import FENCED_CODES
-from txbridge.kafka.failures import RecordFailure, RecordKind, RecordName
+from txbridge.kafka.errors import RecordFailure, RecordKind, RecordName
 from txbridge.kafka.topic_lookup import TOO_LARGE
 
 #: Errors that follow from another error of the same transaction, or that concern the producer and not the record.

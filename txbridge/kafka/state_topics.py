@@ -17,7 +17,7 @@ from txbridge.core.names import Names
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.states import Outcome
 from txbridge.kafka.body_cache import mark_of, read_back
-from txbridge.kafka.failures import LogGoneError
+from txbridge.kafka.errors import LogGoneError
 from txbridge.kafka.headers import headers_of, offset_of
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted

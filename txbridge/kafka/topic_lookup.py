@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
 from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.errors import UNKNOWN_TOPIC
-from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.errors import UNKNOWN_TOPIC, UnansweredError
 from txbridge.text import counted, duration
 
 LARGEST_BATCH = "max.message.bytes"

@@ -4,17 +4,17 @@ Listing reads the topics and nothing else, so that it works with no worker alive
 and abandoning write END commands, which the worker applies as any other: the promises hold for them too.
 """
 
-from txbridge.extras import missing_extra
+from txbridge.errors import missing_extra
 
 if error := missing_extra(__name__, "operations", "pydantic"):
     raise error
 
-from txbridge.operations.actions import Action
 from txbridge.operations.commands import abandon, resolve, resolve_all, resume
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending
 from txbridge.operations.model import Answer, Listing, NextStep, OpenMessage, Result, Selection, StoredCommand
+from txbridge.operations.view import Action
 
 __all__ = [
     "Action",

@@ -21,9 +21,8 @@ from txbridge.core.names import short_id
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.failures import AbortedError, FencedError, IndefiniteError, RecordKind, RecordsRefusedError
-from txbridge.kafka.fence import is_fenced
-from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
+from txbridge.kafka.errors import AbortedError, FencedError, IndefiniteError, RecordKind, RecordsRefusedError
+from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError, is_fenced
 from txbridge.kafka.headers import offset_of
 from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader

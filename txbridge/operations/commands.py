@@ -16,14 +16,12 @@ from txbridge.errors import EnvironmentProblemError, TxBridgeError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import MSG_TIMED_OUT
 from txbridge.kafka.produced_records import store_record
-from txbridge.operations.actions import RULES, Action, ActionRule, foretell, outcome_of, refuse
-from txbridge.operations.address import FinishedError, find_target
 from txbridge.operations.causes import GroupStates, cause_if
 from txbridge.operations.connection import Connection, kafka_errors
-from txbridge.operations.listing import with_keys
+from txbridge.operations.listing import FinishedError, find_target, with_keys
 from txbridge.operations.model import Answer, OpenMessage, Result, Selection
 from txbridge.operations.reading import read_views, wait_applied
-from txbridge.operations.view import PartitionView
+from txbridge.operations.view import RULES, Action, ActionRule, PartitionView, foretell, outcome_of, refuse
 from txbridge.text import counted
 
 #: Wait for the worker (s). A dead worker is noticed after its session (6 s), and the take-over of its partitions takes

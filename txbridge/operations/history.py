@@ -25,9 +25,8 @@ from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.body_cache import to_half
 from txbridge.kafka.errors import UNKNOWN_TOPIC, is_denied
 from txbridge.kafka.headers import copyable_headers, headers_of, offset_of
-from txbridge.operations.address import is_id_prefix, only_one, parse_place
 from txbridge.operations.connection import Connection, admin_client, kafka_errors, start_since
-from txbridge.operations.listing import barrier_of
+from txbridge.operations.listing import barrier_of, is_id_prefix, only_one, parse_place
 from txbridge.operations.reading import never, open_reader, read_view
 from txbridge.text import counted
 

@@ -1,6 +1,6 @@
 """Helpers for tests of services that use txbridge (docs/testing-your-service.md)."""
 
-from txbridge.extras import missing_extra
+from txbridge.errors import missing_extra
 
 # The workers run on Faust. `worker.py` of this package runs in images without pytest and testcontainers, too.
 if error := missing_extra(__name__, "testing", "faust", "pydantic", "rich", "structlog"):

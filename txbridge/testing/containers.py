@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from importlib.metadata import version
 from typing import Any, Self
 
-from txbridge.extras import missing_extra
+from txbridge.errors import missing_extra
 
 if error := missing_extra(__name__, "testing", "testcontainers"):
     raise error

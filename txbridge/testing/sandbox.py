@@ -26,8 +26,8 @@ from txbridge.operations import Connection, OpenMessage, Selection
 from txbridge.operations.reading import old_outcome, read_view
 from txbridge.testing.backends import SERVING_TIMEOUT_S, Backend, RunningWorker, eventually
 from txbridge.testing.fates import FATES, HasCoordinates
-from txbridge.topics.apply import apply
 from txbridge.topics.plan import PlanOptions
+from txbridge.topics.verify import apply
 
 #: Options of the workers. No check is due by itself during a test: `let_checks_be_due` is the test's clock. A killed
 #: worker is noticed after 3 s, the least that is safe on a busy machine (the brokers of a backend allow it).

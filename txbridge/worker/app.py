@@ -33,8 +33,7 @@ from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout, check_layout
-from txbridge.worker.faust.settings import calm_down, faust_settings
-from txbridge.worker.faust.transport import TolerantTransport
+from txbridge.worker.faust.settings import TolerantTransport, calm_down, faust_settings
 from txbridge.worker.http.health import Health
 from txbridge.worker.http.monitor import Monitor
 from txbridge.worker.partition_context import PartitionContext
@@ -279,7 +278,7 @@ def run(settings: WorkerSettings, outside: Outside = OUTSIDE) -> NoReturn:
 def _serve(settings: WorkerSettings, monitor: Monitor, outside: Outside) -> NoReturn:
     calm_down(logging.getLogger().handlers)
     # Faust logs each start and stop of a service under the module of its class.
-    logging.getLogger("txbridge.worker.faust.transport").setLevel(logging.WARNING)
+    logging.getLogger("txbridge.worker.faust.settings").setLevel(logging.WARNING)
     # Start it before the wait for Kafka, so that /readyz answers that the worker is not ready.
     monitor.start()
     backoff = Backoff(_FIRST_RETRY_S, _LONGEST_RETRY_S)

@@ -17,7 +17,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
-from txbridge.kafka.failures import (
+from txbridge.kafka.errors import (
     FencedError,
     HangingTransactionError,
     LogGoneError,
@@ -29,10 +29,9 @@ from txbridge.kafka.failures import (
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
-from txbridge.worker.internal_topics import InternalTopics
 from txbridge.worker.observe.metrics import PartitionFacts
-from txbridge.worker.partition_context import NoRoomError, PartitionContext
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import NoRoomError, PartitionContext, Restored
+from txbridge.worker.startup import InternalTopics
 from txbridge.worker.takeover.restore import take_over
 from txbridge.worker.takeover.state_reader import why_unended
 from txbridge.worker.turn.commit_loop import CommitLoop

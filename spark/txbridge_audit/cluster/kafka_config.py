@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from txbridge.errors import UsageError
-from txbridge.kafka.bootstrap_servers import canonical_servers
-from txbridge.kafka.config import JAVA_PREFIX
+from txbridge.kafka.config import JAVA_PREFIX, canonical_servers
 from txbridge_audit.errors import CouldNotAuditError
 
 #: The audit sets these itself, because its verdicts depend on them.

@@ -27,8 +27,7 @@ from tests.bench.outbox.shop import Shop
 from tests.peer.jars import locked_class_path
 from tests.support import http
 from tests.support.harness import eventually
-from txbridge.embedded.diagnose import describe_failure, read_tail
-from txbridge.embedded.java import find_java
+from txbridge.embedded.java import describe_failure, find_java, read_tail
 from txbridge.embedded.ports import HOST, free_port
 from txbridge.embedded.process import ChildProcess
 

@@ -19,7 +19,7 @@ from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview
 
 from txbridge.cli import audit_program
-from txbridge.cli.audit import AuditOptions
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.options import Format
 from txbridge.config.worker import WorkerSettings
 from txbridge.errors import EnvironmentProblemError

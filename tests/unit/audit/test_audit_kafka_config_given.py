@@ -12,7 +12,7 @@ import txbridge_audit
 from txbridge_audit.audit import INTERVAL
 from txbridge_audit.judge.facts import AuditLimits
 
-from txbridge.cli.audit import AuditOptions
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.audit_program import kafka_options, limits_of
 from txbridge.cli.main import main
 from txbridge.config.sources import load_settings

@@ -38,7 +38,6 @@ def test_the_judge_needs_nothing_but_python() -> None:
         "txbridge.core.names",
         "txbridge.text",
         "txbridge.errors",
-        "txbridge.extras",
         "txbridge.masking",
     }
 

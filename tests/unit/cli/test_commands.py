@@ -25,7 +25,7 @@ import txbridge
 from tests.support.command_line import run
 from txbridge.cli import audit_program, topics
 from txbridge.cli.app import app
-from txbridge.cli.audit import AuditOptions
+from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.dev import dev
 from txbridge.cli.main import with_output
 from txbridge.cli.terminal import console, warn

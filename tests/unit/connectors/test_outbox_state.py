@@ -14,7 +14,7 @@ from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
 from txbridge import Message, UsageError
 from txbridge.core.outbox_progress import hash_of
-from txbridge.kafka.failures import OutdatedError
+from txbridge.kafka.errors import OutdatedError
 
 PLACE = ("topic", 3, 70)
 

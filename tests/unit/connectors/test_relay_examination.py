@@ -27,7 +27,7 @@ from txbridge import Message, UsageError
 from txbridge.cli import relay_examination
 from txbridge.cli.relay_examination import OutboxExamination
 from txbridge.client.message import now_ms
-from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.errors import UnansweredError
 
 NOBODY = ("problem", "no relay works on txbridge_outbox (nobody has its lock): its rows are not sent")
 WORKS = ("ok", "a relay works on txbridge_outbox")

@@ -172,7 +172,7 @@ def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
-        "txbridge.extras.MissingExtraError: AsyncInbox needs greenlet: pip install 'sqlalchemy[asyncio]'"
+        "txbridge.errors.MissingExtraError: AsyncInbox needs greenlet: pip install 'sqlalchemy[asyncio]'"
     )
 
 

@@ -18,7 +18,7 @@ from tests.support.partition_builder import (
     reasons,
     resume,
 )
-from txbridge.core import remembered
+from txbridge.core import dedup
 from txbridge.core.decision_record import DecisionEntry, Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.effects import MalformedRecord
@@ -85,7 +85,7 @@ def test_unknown_leaves_the_message_pending():
 
 
 def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
-    monkeypatch.setattr(remembered, "PLACES", 4)
+    monkeypatch.setattr(dedup, "PLACES", 4)
     partition = Partition()
     for offset in range(10):
         partition.prepare(offset).step(NOW, end(offset, entry(offset, COMMIT)))
@@ -93,7 +93,7 @@ def test_p9_only_the_last_outcomes_are_remembered(monkeypatch):
 
 
 def test_p5_of_a_message_that_was_finished_twice_the_last_outcome_is_remembered(monkeypatch):
-    monkeypatch.setattr(remembered, "PLACES", 2)
+    monkeypatch.setattr(dedup, "PLACES", 2)
     queue = HalfQueue(POLICY, watermark=10)
     for offset, outcome in [(5, Outcome.DISCARD), (6, Outcome.COMMIT), (5, Outcome.ROLLBACK)]:
         queue.finish_messages([offset], outcome)

@@ -16,7 +16,7 @@ from txbridge.core.headers import MalformedRecordError
 from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
 from txbridge.core.names import Names
 from txbridge.core.parked_table import ParkedTable
-from txbridge.core.transaction_size import Limits
+from txbridge.core.plan.choice import Limits
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
 #: Two messages: one with everything, one with nothing but a topic.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, resume
-from txbridge.core import open_counts
+from txbridge.core import open_messages
 from txbridge.core.decision_record import Source
 from txbridge.core.plan.effects import Decisions
 from txbridge.core.states import TransactionState
@@ -44,8 +44,8 @@ def test_a_draft_tells_since_when_each_delivered_message_was_decided():
 
 
 def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
-    monkeypatch.setattr(open_counts, "MOST_NAMED", 2)
-    counts = open_counts.OpenCounter()
+    monkeypatch.setattr(open_messages, "MOST_NAMED", 2)
+    counts = open_messages.OpenCounter()
     for group in ("a", "b", "c", "d", "c"):
         counts.add_message(group, TransactionState.PENDING, 5)
     counts.add_message("d", TransactionState.HELD, 5)
@@ -59,6 +59,6 @@ def test_p9_groups_beyond_the_first_ones_are_counted_together(monkeypatch):
     for group in ("c", "c", "c", "d", "b", "e"):
         counts.add_message(group, TransactionState.PENDING, 5, -1)
     counts.add_message("d", TransactionState.HELD, 5, -1)
-    assert counts.copy_counts() == open_counts.OpenCounts({}, {})
+    assert counts.copy_counts() == open_messages.OpenCounts({}, {})
     counts.add_message("c", TransactionState.PENDING, 5)
     assert counts.copy_counts().pending == {"c": {0: 1}}

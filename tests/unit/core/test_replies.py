@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, id_of
-from txbridge.core import dedup, remembered
+from txbridge.core import dedup
 from txbridge.core.decision_record import Source
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
@@ -92,7 +92,7 @@ def test_another_group_learns_nothing_of_a_transaction_in_any_state():
 def test_ids_are_known_long_after_the_preparation(monkeypatch):
     """Those of rows, and of messages that had waited: the window for copies has forgotten them."""
     monkeypatch.setattr(dedup.DeduplicationWindow, "find_id", lambda *_: None)
-    monkeypatch.setattr(remembered, "_MOST_IDS", 1)
+    monkeypatch.setattr(dedup, "_MOST_IDS", 1)
     partition = Partition().prepare(0, deliver_at=DUE).prepare(1, deliver_at=DUE + 1).prepare(2)
     partition.step(NOW, end(0, entry(0, COMMIT), entry(1, COMMIT)))
     after = Partition(watermark=partition.queue.watermark, next_end=partition.queue.next_end)

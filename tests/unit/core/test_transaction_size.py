@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.core.transaction_size import Limits, TransactionSize
+from txbridge.core.plan.choice import Limits, TransactionSize
 
 MIB = 1024 * 1024
 LARGEST = Limits(10_000, 16 * MIB)

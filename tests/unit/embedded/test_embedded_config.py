@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from txbridge.embedded import config, paths
+from txbridge.embedded import config, jars
 from txbridge.errors import EnvironmentProblemError, UsageError
 
 
@@ -103,26 +103,26 @@ def test_profiles():
 )
 def test_cache_root(env, expected, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert paths.cache_root(env) == Path(expected)
+    assert jars.cache_root(env) == Path(expected)
 
 
 def test_a_cache_folder_that_no_class_path_can_name():
     with pytest.raises(UsageError, match="has a ':' in its name"):
-        paths.cache_root({"TXBRIDGE_CACHE_DIR": "/a:b"})
+        jars.cache_root({"TXBRIDGE_CACHE_DIR": "/a:b"})
 
 
 def test_default_data_dir(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert paths.default_data_dir({}) == Path("/home/me/.local/share/txbridge/kafka")
-    assert paths.default_data_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/txbridge/kafka")
+    assert jars.default_data_dir({}) == Path("/home/me/.local/share/txbridge/kafka")
+    assert jars.default_data_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/txbridge/kafka")
 
 
 def test_too_little_space(tmp_path, monkeypatch):
-    monkeypatch.setattr(paths.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 7 * 1024 * 1024}))
+    monkeypatch.setattr(jars.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 7 * 1024 * 1024}))
     with pytest.raises(EnvironmentProblemError) as caught:
-        paths.require_free_space(tmp_path, 200 * 1024 * 1024, "a broker", "use another data folder (--data-dir)")
+        jars.require_free_space(tmp_path, 200 * 1024 * 1024, "a broker", "use another data folder (--data-dir)")
     assert str(caught.value) == (
         f"a broker needs 200 MB, but only 7 MB are free in {tmp_path}; "
         "free some or use another data folder (--data-dir)"
     )
-    paths.require_free_space(tmp_path, 7 * 1024 * 1024, "a broker", "")
+    jars.require_free_space(tmp_path, 7 * 1024 * 1024, "a broker", "")

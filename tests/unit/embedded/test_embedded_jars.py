@@ -83,7 +83,7 @@ def test_damaged_cache_says_what_to_do(cache):
 
 
 def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr("txbridge.embedded.paths.shutil.disk_usage", lambda _: type("Usage", (), {"free": 40 * 2**20}))
+    monkeypatch.setattr("txbridge.embedded.jars.shutil.disk_usage", lambda _: type("Usage", (), {"free": 40 * 2**20}))
     monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path / "cache"))
     with pytest.raises(EnvironmentProblemError, match=r"fetching Kafka 4\.3\.1 needs 50 MB, but only 40 MB are free"):
         jars.JarCache().ensure_jars()

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.harness import eventually
-from txbridge.embedded.process import ChildProcess
-from txbridge.embedded.state import process_identity
+from txbridge.embedded.process import ChildProcess, process_identity
 from txbridge.errors import EnvironmentProblemError
 
 ROOT = Path(__file__).parents[3]

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from txbridge.embedded import EmbeddedKafka, KafkaStartError, datadir, process, server
-from txbridge.embedded.diagnose import advice, describe_failure, read_tail, relevant_lines
 from txbridge.embedded.fencing import is_fenced
 from txbridge.embedded.jars import JarCache
-from txbridge.embedded.java import Java
+from txbridge.embedded.java import Java, advice, describe_failure, read_tail, relevant_lines
 from txbridge.errors import UsageError
 
 
@@ -238,5 +237,5 @@ def test_message(tmp_path):
 
 
 def test_a_full_disk_is_recognised_when_nothing_could_be_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("txbridge.embedded.diagnose.shutil.disk_usage", lambda _: type("Usage", (), {"free": 8192}))
+    monkeypatch.setattr("txbridge.embedded.java.shutil.disk_usage", lambda _: type("Usage", (), {"free": 8192}))
     assert describe_failure("It failed", "", tmp_path / "log").startswith("It failed. The disk is full. Free some")

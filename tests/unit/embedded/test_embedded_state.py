@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from txbridge.cli import kafka
-from txbridge.embedded import ports, state
+from txbridge.embedded import ports, process
 from txbridge.embedded.process import ChildProcess, stop_together
 from txbridge.errors import EnvironmentProblemError, UsageError
 
@@ -25,13 +25,13 @@ def sleeper():
     process.wait()
 
 
-def state_of(pid: int, identity: str | None) -> state.BrokerState:
-    return state.BrokerState(pid, identity or "", 9092, "4.3.1", "MkU3OEVBNTcwNTJENDM2Qk", detached=True)
+def state_of(pid: int, identity: str | None) -> process.BrokerState:
+    return process.BrokerState(pid, identity or "", 9092, "4.3.1", "MkU3OEVBNTcwNTJENDM2Qk", detached=True)
 
 
 def test_written_and_read(tmp_path, sleeper):
-    written = state_of(sleeper.pid, state.process_identity(sleeper.pid))
-    state.write_state(tmp_path, written)
+    written = state_of(sleeper.pid, process.process_identity(sleeper.pid))
+    process.write_state(tmp_path, written)
     assert json.loads((tmp_path / "broker.json").read_text()) == {
         "pid": sleeper.pid,
         "identity": written.identity,
@@ -40,81 +40,81 @@ def test_written_and_read(tmp_path, sleeper):
         "cluster_id": "MkU3OEVBNTcwNTJENDM2Qk",
         "detached": True,
     }
-    assert state.running_broker(tmp_path) == written
+    assert process.running_broker(tmp_path) == written
     assert written.bootstrap_servers == "127.0.0.1:9092"
 
 
 def test_process_that_has_ended(tmp_path, sleeper):
-    state.write_state(tmp_path, state_of(sleeper.pid, state.process_identity(sleeper.pid)))
+    process.write_state(tmp_path, state_of(sleeper.pid, process.process_identity(sleeper.pid)))
     sleeper.kill()
     sleeper.wait()
-    assert state.read_state(tmp_path) is not None
-    assert state.running_broker(tmp_path) is None
+    assert process.read_state(tmp_path) is not None
+    assert process.running_broker(tmp_path) is None
 
 
 def test_zombie_is_gone(sleeper):
     sleeper.kill()
     while f"{sleeper.pid} (sleep) Z" not in Path(f"/proc/{sleeper.pid}/stat").read_text():
         time.sleep(0.01)
-    assert state.process_identity(sleeper.pid) is None
+    assert process.process_identity(sleeper.pid) is None
 
 
 def test_reused_process_id_is_not_our_broker(tmp_path, sleeper):
     stale = state_of(sleeper.pid, "12345")
-    state.write_state(tmp_path, stale)
-    assert state.running_broker(tmp_path) is None
-    stop_together([state.StoredBroker(tmp_path, stale)], 1)
+    process.write_state(tmp_path, stale)
+    assert process.running_broker(tmp_path) is None
+    stop_together([process.StoredBroker(tmp_path, stale)], 1)
     assert sleeper.poll() is None, "a foreign process must not be stopped"
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', '{"pid": "x"}', "null"])
 def test_unreadable_state_file_is_no_broker(tmp_path, content):
     (tmp_path / "broker.json").write_text(content)
-    assert state.running_broker(tmp_path) is None
+    assert process.running_broker(tmp_path) is None
 
 
 def test_stop_waits_until_it_is_gone(tmp_path, sleeper):
-    running = state_of(sleeper.pid, state.process_identity(sleeper.pid))
-    state.write_state(tmp_path, running)
-    stop_together([state.StoredBroker(tmp_path, running)], 5)
-    assert state.process_identity(sleeper.pid) is None
-    assert state.read_state(tmp_path) is None
+    running = state_of(sleeper.pid, process.process_identity(sleeper.pid))
+    process.write_state(tmp_path, running)
+    stop_together([process.StoredBroker(tmp_path, running)], 5)
+    assert process.process_identity(sleeper.pid) is None
+    assert process.read_state(tmp_path) is None
 
 
 def test_stop_kills_what_ignores_it(tmp_path):
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:
         assert stubborn.stdout.readline() == b"1\n"
-        running = state_of(stubborn.pid, state.process_identity(stubborn.pid))
-        stop_together([state.StoredBroker(tmp_path, running)], 0.2)
+        running = state_of(stubborn.pid, process.process_identity(stubborn.pid))
+        stop_together([process.StoredBroker(tmp_path, running)], 0.2)
         assert stubborn.wait() == -9
 
 
 def test_a_data_folder_has_one_owner(tmp_path, sleeper):
-    with state.data_lock(tmp_path):
+    with process.data_lock(tmp_path):
         with pytest.raises(EnvironmentProblemError, match=f"{tmp_path} is in use by another process"):
-            state.data_lock(tmp_path).__enter__()
-        state.write_state(tmp_path, state_of(sleeper.pid, state.process_identity(sleeper.pid)))
+            process.data_lock(tmp_path).__enter__()
+        process.write_state(tmp_path, state_of(sleeper.pid, process.process_identity(sleeper.pid)))
         with pytest.raises(
             EnvironmentProblemError, match=f"in use by the broker on 127.0.0.1:9092 .process {sleeper.pid}"
         ):
-            state.data_lock(tmp_path).__enter__()
-    with state.data_lock(tmp_path):
+            process.data_lock(tmp_path).__enter__()
+    with process.data_lock(tmp_path):
         pass
 
 
 def test_the_lock_lasts_as_long_as_the_program_that_inherits_it(tmp_path):
-    with state.data_lock(tmp_path) as lock:
+    with process.data_lock(tmp_path) as lock:
         child = ChildProcess.launch_program(["sleep", "60"], output=tmp_path / "log", kept_file=lock, may_detach=True)
     with pytest.raises(EnvironmentProblemError, match="is in use"):
-        state.data_lock(tmp_path).__enter__()
+        process.data_lock(tmp_path).__enter__()
     child.detach()
     with pytest.raises(EnvironmentProblemError, match="is in use"):
-        state.data_lock(tmp_path).__enter__()
+        process.data_lock(tmp_path).__enter__()
     os.kill(child.pid, signal.SIGKILL)
-    while state.process_identity(child.pid) is not None:
+    while process.process_identity(child.pid) is not None:
         time.sleep(0.01)
-    with state.data_lock(tmp_path):
+    with process.data_lock(tmp_path):
         pass
 
 
@@ -161,7 +161,7 @@ def test_status_of_nothing(tmp_path):
 
 
 def test_status_recognises_a_stale_file(tmp_path):
-    state.write_state(tmp_path, state_of(os.getpid(), "not when this process started"))
+    process.write_state(tmp_path, state_of(os.getpid(), "not when this process started"))
     done = CliRunner().invoke(kafka.app, ["status", "--data-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stdout.splitlines()[0] == "running            no"

@@ -9,7 +9,7 @@ import pytest
 from txbridge.core.half_message import OBJECT_BYTES, HalfMessage, half_headers, parse_half
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import BodyCache, read_back
-from txbridge.kafka.failures import LogGoneError
+from txbridge.kafka.errors import LogGoneError
 
 #: Memory for a half message of 100 bytes.
 ONE = 100 + OBJECT_BYTES

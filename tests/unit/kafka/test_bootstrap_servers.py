@@ -12,7 +12,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge.client.options import ClientOptions
 from txbridge.config.sources import load_settings
 from txbridge.errors import UsageError
-from txbridge.kafka.bootstrap_servers import canonical_servers
+from txbridge.kafka.config import canonical_servers
 
 
 @pytest.mark.parametrize(

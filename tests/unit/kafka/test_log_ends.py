@@ -10,7 +10,7 @@ import pytest
 
 from txbridge.kafka.admin import Bounds, UnwantedError
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import LogGoneError, UnansweredError
+from txbridge.kafka.errors import LogGoneError, UnansweredError
 from txbridge.kafka.log_ends import Agreement, LogEnds
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import EARLIEST, LATEST, View, can_be_proven, proven_end

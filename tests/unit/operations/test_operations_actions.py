@@ -12,10 +12,9 @@ from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import UsageError
-from txbridge.operations.actions import Action, foretell, outcome_of, refuse
 from txbridge.operations.commands import check_words
 from txbridge.operations.model import Answer, Result, StoredCommand
-from txbridge.operations.view import DecisionCommand
+from txbridge.operations.view import Action, DecisionCommand, foretell, outcome_of, refuse
 
 STORED = StoredCommand(12, COMMIT, Source.CLIENT, "host-1")
 

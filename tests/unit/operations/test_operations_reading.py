@@ -22,7 +22,7 @@ from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import LogGoneError
+from txbridge.kafka.errors import LogGoneError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.operations import (
     Connection,
@@ -38,7 +38,7 @@ from txbridge.operations import (
     resolve_all,
 )
 from txbridge.operations.acknowledge_loss import acknowledge
-from txbridge.operations.actions import Action
+from txbridge.operations.view import Action
 from txbridge.subject import Subject
 
 NAMES = Names()

@@ -13,7 +13,7 @@ NAMED = {
     "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
     "txbridge/client/kafka/producer.py": "HALF or END",
     "txbridge/kafka/admin.py": "HALF, in a command",
-    "txbridge/kafka/fence.py": "HALF",
+    "txbridge/kafka/fenced_producer.py": "HALF",
     "txbridge/kafka/partition_reader.py": "the reader's own topic",
     "txbridge/operations/history.py": "in a client of one look, which ends after it",
     "txbridge/testing/sandbox.py": "a topic that a test names",

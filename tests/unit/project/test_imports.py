@@ -41,7 +41,7 @@ def test_an_import_without_its_extra_names_the_extra(package: str, missing: str,
     *trace, sentence = done.stderr.splitlines()
     refuses = package if missing == "testcontainers" else re.match(r"txbridge\.(testing|operations)|\w+", package)[0]
     needs = f"{refuses} needs {missing}: pip install 'txbridge[{extra}]'"
-    assert sentence == f"txbridge.extras.MissingExtraError: {needs}"
+    assert sentence == f"txbridge.errors.MissingExtraError: {needs}"
     # The import itself, and the package that refuses it.
     assert len([line for line in trace if line.startswith("  File ")]) == 2, done.stderr
 

@@ -18,7 +18,6 @@ PACKAGE = ROOT / "txbridge"
 #: By folder (or module) of the package, the ones that it may import.
 ALLOWED = {
     "errors": set(),
-    "extras": {"errors"},
     "text": {"errors"},
     "log": {"text"},
     "tracing": set(),
@@ -35,10 +34,10 @@ ALLOWED = {
     "config": {"core", "kafka", "errors"},
     "subject": {"config", "errors"},
     "web": {"errors", "log"},
-    "client": {"core", "kafka", "topics", "errors", "extras", "text", "tracing"},
-    "operations": {"core", "kafka", "topics", "config", "subject", "errors", "extras", "log", "text"},
+    "client": {"core", "kafka", "topics", "errors", "text", "tracing"},
+    "operations": {"core", "kafka", "topics", "config", "subject", "errors", "log", "text"},
     "worker": {"core", "kafka", "topics", "config", "operations", "web", "errors", "log", "text", "tracing"},
-    "embedded": {"errors", "extras", "text"},
+    "embedded": {"errors", "text"},
     "doctor": {"core", "kafka", "topics", "config", "operations", "subject", "errors", "text"},
     # The entrances: none of the above imports them.
     "asgi": {"client"},
@@ -46,21 +45,19 @@ ALLOWED = {
     "broker": {"config", "worker"},
     "cli": {
         *("core", "kafka", "topics", "config", "subject", "client", "operations", "worker", "embedded", "doctor"),
-        *("web", "errors", "extras", "log", "text"),
+        *("web", "errors", "log", "text"),
     },
-    "testing": {
-        *("core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "extras", "log")
-    },
+    "testing": {*("core", "kafka", "topics", "config", "client", "operations", "worker", "embedded", "errors", "log")},
 }
 #: The other packages by folder, and the parts of txbridge that each may import.
 BESIDE = {
-    "spark/txbridge_audit": {"core", "kafka", "murmur2", "subject", "errors", "extras", "text"},
-    "connectors/txbridge_django": {"core", "client", "errors", "extras", "text"},
+    "spark/txbridge_audit": {"core", "kafka", "murmur2", "subject", "errors", "text"},
+    "connectors/txbridge_django": {"core", "client", "errors", "text"},
     # An outbox of the client on one side, a relay like the worker on the other.
-    "connectors/txbridge_sqlalchemy": {"core", "kafka", "murmur2", "topics", "client", "errors", "extras"},
+    "connectors/txbridge_sqlalchemy": {"core", "kafka", "murmur2", "topics", "client", "errors"},
     # A door is a client on one side, and a server like the worker on the other.
     "connectors/txbridge_rocketmq": {
-        *("core", "kafka", "murmur2", "topics", "config", "client", "web", "doctor", "errors", "extras", "log")
+        *("core", "kafka", "murmur2", "topics", "config", "client", "web", "doctor", "errors", "log")
     },
 }
 #: Modules without a layer: all but the core may import them.

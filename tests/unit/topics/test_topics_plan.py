@@ -10,9 +10,9 @@ from tests.support.right_topics import ALL, DISCARD, END, HALF, LOG, OFFSET, OP,
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import FoundTopic, MissingRight
-from txbridge.topics.apply import apply, plan
 from txbridge.topics.plan import PlanOptions, RealTopic, TopicAction, compare
 from txbridge.topics.spec import Change
+from txbridge.topics.verify import apply, plan
 
 NAMES = Names()
 DAY = 86_400_000

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from tests.support.manual_time import ManualTime
 from tests.support.partition_builder import Partition
 from txbridge.core.names import Names
+from txbridge.core.plan.choice import Limits, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.planner import TurnPlanner
-from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.proven_end import View
 from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Quarantine

@@ -22,9 +22,9 @@ from faust.types.settings import Settings
 from txbridge.config.foreign_variables import forget_foreign_variables, is_foreign
 from txbridge.config.worker import WorkerSettings
 from txbridge.worker.app import BridgeApp, create_app
+from txbridge.worker.faust import settings
 from txbridge.worker.faust import settings as faust_settings
-from txbridge.worker.faust import transport
-from txbridge.worker.faust.transport import METADATA_PAUSE_S, TolerantConsumer, pace_fetches, pace_metadata
+from txbridge.worker.faust.settings import METADATA_PAUSE_S, TolerantConsumer, pace_fetches, pace_metadata
 
 
 def test_between_two_questions_there_is_a_pause_also_after_one_that_failed() -> None:
@@ -68,12 +68,12 @@ def test_a_fetch_rests_after_an_answer_with_records_of_the_same_broker(monkeypat
             await client.send(node, fetch)
         await client.send(1, MetadataRequest([]), group="coordination")
         # The broker has waited for records as long as it may: a quiet time, after which a record is not delayed.
-        monkeypatch.setattr(transport, "_FETCH_WAIT_S", 0.005)
+        monkeypatch.setattr(settings, "_FETCH_WAIT_S", 0.005)
         for _ in range(2):
             await client.send(1, fetch)
 
-    monkeypatch.setattr(transport.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(transport.asyncio, "sleep", rest)
+    monkeypatch.setattr(settings.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(settings.asyncio, "sleep", rest)
     asyncio.run(send_all())
     assert rests == [0.0, 0.0, 0.04, 0.04, 0.0]
 

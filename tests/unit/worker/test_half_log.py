@@ -14,7 +14,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import Restored
 
 
 class Kafka(Outside):

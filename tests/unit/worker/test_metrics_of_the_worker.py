@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from tests.support.partition_builder import COMMIT, ROLLBACK, Partition, end, entry, resume
 from txbridge.core.decision_record import Source
-from txbridge.core.open_counts import OTHER, SLOT_MS, OpenCounts
+from txbridge.core.open_messages import OTHER, SLOT_MS, OpenCounts
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import TransactionState
 from txbridge.kafka.endtxn_watch import Registrations

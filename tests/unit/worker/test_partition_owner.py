@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from txbridge.core.names import Names
-from txbridge.core.open_counts import OpenCounts
+from txbridge.core.open_messages import OpenCounts
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import FencedError
+from txbridge.kafka.errors import FencedError
 from txbridge.worker import partitions
 from txbridge.worker.partition_context import PartitionSlots
 from txbridge.worker.partitions import PartitionOwner

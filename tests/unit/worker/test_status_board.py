@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
-from txbridge.core.open_counts import OpenCounts
+from txbridge.core.open_messages import OpenCounts
 from txbridge.worker.http.health import Health
 from txbridge.worker.http.monitor import StatusBoard, _are_known, _partition, _schedule
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics

@@ -19,7 +19,7 @@ from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import Outside
-from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.errors import UnansweredError
 from txbridge.kafka.topic_lookup import TopicMemory
 from txbridge.worker.gates import topic_health
 from txbridge.worker.gates.topic_health import TopicHealth

@@ -20,9 +20,9 @@ from txbridge.core.names import Names
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.worker.http.health import Health
-from txbridge.worker.internal_topics import InternalTopics
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.partitions import Assignment, OwnerStatus
+from txbridge.worker.startup import InternalTopics
 
 
 class FakeOwner:

@@ -12,9 +12,8 @@ from confluent_kafka import KafkaError, KafkaException
 from faust.types import TP
 
 from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.fence import guarded, is_fenced
-from txbridge.worker.faust.settings import calm_down
-from txbridge.worker.faust.transport import TolerantConsumer
+from txbridge.kafka.fenced_producer import guarded, is_fenced
+from txbridge.worker.faust.settings import TolerantConsumer, calm_down
 
 
 class Handler(logging.Handler):
@@ -87,7 +86,7 @@ def test_other_fatal_errors_stay_critical(caplog):
 def test_what_faust_says_in_our_name_is_fausts():
     handler = Handler()
     calm_down([handler])
-    for name in ("txbridge.worker.faust.transport", "txbridge.worker", "faust.app", "txbridge.client"):
+    for name in ("txbridge.worker.faust.settings", "txbridge.worker", "faust.app", "txbridge.client"):
         handler.handle(logging.LogRecord(name, logging.ERROR, f"{name}.py", 1, "text", (), None))
     assert [name for name, _ in handler.lines] == ["faust", "txbridge.worker", "faust.app", "txbridge.client"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from txbridge.core.checkpoint import Position
 from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source
+from txbridge.core.dedup import KnownId
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.choice import Slice
 from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
-from txbridge.core.remembered import KnownId
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.core.steps import DuePart, KnownSteps, OneByOne, Part
@@ -270,10 +270,6 @@ class Draft:
             later: dict[str, Any] = {"deliver_at": time, "delivered": part.stop, "decided": decided}
             self._change_entry(entry, state, time, error=None, attempts=0, **later)
         return part.entry
-
-    def note_due(self, *, is_more: bool, left_out: bool) -> None:
-        """Note whether more messages may be due, and whether one had no room."""
-        self.more_due, self.left_out = is_more, left_out
 
     def send_check(self, entry: HalfEntry) -> None:
         """Send a check of a pending message."""

@@ -21,14 +21,12 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, parse_half
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Headers, Names
-from txbridge.core.plan.choice import ROUND_LIMIT, Room
+from txbridge.core.plan.choice import ROUND_LIMIT, Limits, Room, TransactionSize
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.due_work import DueRound
 from txbridge.core.plan.effects import MalformedRecord, abandoned_headers, given_up_headers
-from txbridge.core.plan.planner import TurnPlanner
+from txbridge.core.plan.planner import DueRound, TurnPlanner
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
-from txbridge.core.transaction_size import Limits, TransactionSize
 from txbridge.kafka.topic_lookup import partition_problem
 
 #: There is one half partition, so all decisions keep their order.

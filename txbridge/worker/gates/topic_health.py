@@ -14,7 +14,7 @@ from txbridge.core.states import TransactionState
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.failures import UnansweredError
+from txbridge.kafka.errors import UnansweredError
 from txbridge.kafka.topic_lookup import DENIED, TOO_LARGE, LookedUpTopic, TopicMemory, partition_problem
 from txbridge.log import get_logger
 from txbridge.worker.gates.quarantine import Quarantine

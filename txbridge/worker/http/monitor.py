@@ -22,7 +22,7 @@ from prometheus_client import disable_created_metrics
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.open_counts import OTHER, SLOT_MS
+from txbridge.core.open_messages import OTHER, SLOT_MS
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.kafka.broker_clock import due_by

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.open_counts import OTHER
+from txbridge.core.open_messages import OTHER
 from txbridge.core.states import TransactionState
 from txbridge.operations.causes import ProblemOf, next_step_of, remedy_of, trouble_of
 from txbridge.operations.view import open_message

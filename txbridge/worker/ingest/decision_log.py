@@ -21,7 +21,7 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import headers_of, offset_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import Restored
 
 #: Most events, and bytes of their values, that may wait. Beyond that the owner reads END itself when it has time: that
 #: is the back-pressure.

@@ -23,7 +23,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.headers import copyable_headers, headers_of_all, offset_of
 from txbridge.kafka.proven_end import EachBroker, proven_end
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import Restored
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 HALF_BATCH = 10_000

@@ -10,7 +10,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from txbridge.core.open_counts import OTHER
+from txbridge.core.open_messages import OTHER
 
 
 class BulkHistogram(Collector):

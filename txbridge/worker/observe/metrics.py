@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from txbridge.core.decision_record import GIVE_UP, Source
-from txbridge.core.open_counts import SLOT_MS, OpenCounts
+from txbridge.core.open_messages import SLOT_MS, OpenCounts
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, MalformedRecord
 from txbridge.core.states import RefusalReason, TransactionState

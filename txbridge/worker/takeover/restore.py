@@ -31,12 +31,11 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.failpoints import fault_point
 from txbridge.kafka import state_topics
 from txbridge.kafka.body_cache import BodyCache
-from txbridge.kafka.failures import FencedError, LogGoneError, TakeOverRefusedError
+from txbridge.kafka.errors import FencedError, LogGoneError, TakeOverRefusedError
 from txbridge.kafka.log_ends import LogEnds, cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.text import counted
-from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.restored import Gaps, Restored
+from txbridge.worker.partition_context import Gaps, PartitionContext, Restored
 from txbridge.worker.takeover.state_reader import StateReader, Strangers
 from txbridge.worker.transaction.writer import TransactionalWriter
 

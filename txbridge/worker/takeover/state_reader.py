@@ -22,7 +22,7 @@ from txbridge.core.offset_topic import OffsetTopic
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.body_cache import to_half
-from txbridge.kafka.failures import ReadStoppedError, TakeOverRefusedError
+from txbridge.kafka.errors import ReadStoppedError, TakeOverRefusedError
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import can_be_proven, proven_end
 from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops

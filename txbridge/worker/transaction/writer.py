@@ -20,7 +20,7 @@ from txbridge.core.plan.effects import MalformedRecord, abandoned_headers, given
 from txbridge.core.reply_record import Reply, reply_headers
 from txbridge.failpoints import fault_point
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.failures import AbortedError, IndefiniteError, OutdatedError, RecordKind, RecordName
+from txbridge.kafka.errors import AbortedError, IndefiniteError, OutdatedError, RecordKind, RecordName
 from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError
 from txbridge.kafka.headers import offset_of
 from txbridge.kafka.produced_records import OnStored, ProducedRecords, size_of_record

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from txbridge.core.plan.choice import ROUND_LIMIT
+from txbridge.core.plan.choice import ROUND_LIMIT, TransactionSize
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.due_work import DueRound
-from txbridge.core.transaction_size import TransactionSize
+from txbridge.core.plan.planner import DueRound
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import proven_end
 from txbridge.log import get_logger
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
-from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import PartitionContext, Restored
 
 _log = get_logger("txbridge.worker")
 

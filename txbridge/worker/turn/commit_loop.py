@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
-from txbridge.core.plan.choice import first_entries, lacks_the_rest
+from txbridge.core.plan.choice import TransactionSize, first_entries, lacks_the_rest
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
-from txbridge.core.transaction_size import TransactionSize
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
-from txbridge.kafka.failures import AbortedError, LogGoneError, UnansweredError
+from txbridge.kafka.errors import AbortedError, LogGoneError, UnansweredError
 from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
-from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import PartitionContext, Restored
 from txbridge.worker.turn.check_round import ROUND_S, CheckRound
 from txbridge.worker.turn.committer import Committer
 

@@ -11,12 +11,12 @@ from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
+from txbridge.core.plan.choice import TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.core.transaction_size import TransactionSize
 from txbridge.failpoints import fault_point
 from txbridge.kafka.broker_clock import BrokerClock
-from txbridge.kafka.failures import (
+from txbridge.kafka.errors import (
     AbortedError,
     FencedError,
     IndefiniteError,
@@ -33,8 +33,7 @@ from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.partition_context import PartitionContext
-from txbridge.worker.restored import Restored
+from txbridge.worker.partition_context import PartitionContext, Restored
 from txbridge.worker.takeover.state_reader import StateReader
 from txbridge.worker.transaction.writer import Contents, Receipt
 from txbridge.worker.turn.bodies import load_bodies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.extras import missing_extra
+from txbridge.errors import missing_extra
 
 if error := missing_extra("txbridge_audit", "audit-spark", "pyspark", "pyarrow", "numpy"):
     raise error

@@ -26,7 +26,7 @@ from txbridge_audit.report.model import AuditReport
 #: What the tasks import (tasks.py) is among this. A test compares.
 _PARTS = {
     "txbridge": (
-        *("__init__.py", "errors.py", "extras.py", "masking.py", "murmur2.py", "text.py"),
+        *("__init__.py", "errors.py", "masking.py", "murmur2.py", "text.py"),
         *("core/__init__.py", "core/names.py"),
     ),
     "txbridge_audit": ("**/*.py",),

@@ -176,7 +176,7 @@ _REASONS = {
         f"the jars of Kafka's connector are not those of this Spark, or are missing on its executors: remove them, and "
         f"start it with --packages {CONNECTOR}"
     ),
-    # Where the tasks' code is imported first, it says so itself (txbridge/extras.py).
+    # Where the tasks' code is imported first, it says so itself (txbridge/errors.py).
     r"No module named '(?:pyarrow|numpy)'|PACKAGE_NOT_INSTALLED|txbridge_audit needs (?:pyarrow|numpy)": (
         "the Python of Spark's executors lacks pyarrow or NumPy: install them there, or name another Python with "
         "--conf spark.pyspark.python=..."
