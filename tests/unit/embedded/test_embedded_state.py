@@ -73,14 +73,6 @@ def test_unreadable_state_file_is_no_broker(tmp_path, content):
     assert state.running_broker(tmp_path) is None
 
 
-def test_stop_waits_until_it_is_gone(tmp_path, sleeper):
-    running = state_of(sleeper.pid, state.process_identity(sleeper.pid))
-    state.write_state(tmp_path, running)
-    stop_together([state.StoredBroker(tmp_path, running)], 5)
-    assert state.process_identity(sleeper.pid) is None
-    assert state.read_state(tmp_path) is None
-
-
 def test_stop_kills_what_ignores_it(tmp_path):
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:

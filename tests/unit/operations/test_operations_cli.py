@@ -15,7 +15,7 @@ from tests.support.partition_builder import COMMIT
 from txbridge.cli import main
 from txbridge.cli import operations as commands
 from txbridge.cli.operations import exit_code
-from txbridge.cli.render import answer_record, message_record, print_answers, print_listing, shown_key
+from txbridge.cli.render import answer_record, message_record, print_listing, shown_key
 from txbridge.core.decision_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
@@ -283,13 +283,6 @@ def test_nothing_open_and_what_the_filters_leave_out(shown):
         "left out by the filters: 1 other open message (1 discarded); --state all lists ",
         "every state",
     ]
-
-
-def test_answers_in_words(capsys):
-    print_answers(SUBJECT, [Answer(PENDING, Result.REFUSED, "another command came first", None)])
-    assert capsys.readouterr().out == (
-        f"{ABOUT}\nrefused  3:4 (ABCDEF00, group orders, topic orders.placed): another command came first\n"
-    )
 
 
 @pytest.mark.parametrize(
