@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry, half, id_of
-from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, DeduplicationWindow
+from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.half_message import HalfMessage
 
 
@@ -14,10 +14,6 @@ def copy_of(first: int, offset: int) -> HalfMessage:
 
 
 A, B, C, D = (name * 32 for name in "ABCD")
-
-
-def test_the_window_covers_what_a_client_may_take_and_a_margin() -> None:
-    assert (LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS) == (30_000, 60_000)
 
 
 def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partition_builder import COMMIT, POLICY, Partition, end, entry, half, id_of, offsets
+from tests.support.partition_builder import COMMIT, POLICY, Partition, end, entry, half, id_of, offsets, resume
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
+from txbridge.core.offset_topic import ParkedEntries
+from txbridge.core.states import TransactionState
 
 NOW = 2_000
 DUE = 90_000
+
+
+def taken_over(before: Partition) -> Partition:
+    """Another owner, with the state of all open messages from OFFSET."""
+    after = Partition(watermark=before.queue.watermark, next_end=before.queue.next_end)
+    after.queue.restore_parked(ParkedEntries(one for one in before.open_entries if one.parked))
+    return after
+
+
+@pytest.mark.parametrize("deliver_at", [0, NOW - 1, NOW])
+def test_p13_a_time_that_has_passed_is_none(deliver_at):
+    partition = Partition().prepare(0, deliver_at=deliver_at)
+    assert offsets(partition.step(NOW, end(0, entry(0, COMMIT))).deliver) == [0]
 
 
 def test_those_without_room_stay_scheduled_and_go_before_later_ones():
@@ -26,6 +41,21 @@ def test_those_without_room_stay_scheduled_and_go_before_later_ones():
     first, second = partition.step(DUE + 1), partition.step(DUE + 1)
     assert (offsets(first.deliver), first.more_due) == ([1], True)
     assert (offsets(second.deliver), partition.step(DUE + 1).more_due) == ([2], False)
+
+
+def test_a_discarded_one_that_is_resumed_keeps_its_time():
+    partition = Partition().prepare(0, deliver_at=400_000)
+    for now in (7_000, 37_000, 67_000, 97_000):
+        draft = partition.draft(now)
+        for one in draft.discards:
+            draft.note_discarded(one.offset, 0, 12)
+        partition.commit(draft)
+    assert partition.queue.entry(0).state is TransactionState.DISCARDED
+    partition.step(100_000, resume(0, 0))
+    partition.step(101_000, end(1, entry(0, COMMIT)))
+    after = taken_over(partition)
+    assert after.step(399_999).deliver == []
+    assert offsets(after.step(400_000).deliver) == [0]
 
 
 def test_p13_it_is_due_by_the_earlier_of_two_clocks():
@@ -82,9 +112,3 @@ def test_a_parked_entry_tells_the_time():
 def test_a_scheduled_entry_without_its_time_or_decision_is_malformed(name):
     with pytest.raises(MalformedRecordError):
         HalfEntry.decode(0, SCHEDULED_ENTRY.replace(name, b""))
-
-
-@pytest.mark.parametrize("deliver_at", [0, NOW - 1, NOW])
-def test_p13_a_time_that_has_passed_is_none(deliver_at):
-    partition = Partition().prepare(0, deliver_at=deliver_at)
-    assert offsets(partition.step(NOW, end(0, entry(0, COMMIT))).deliver) == [0]

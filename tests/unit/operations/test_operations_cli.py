@@ -276,15 +276,6 @@ def test_the_cause_of_an_open_message_with_what_kafka_says_of_its_group(message,
     assert cause_of(message, NOW, lambda _: problem) == cause
 
 
-def test_nothing_open_and_what_the_filters_leave_out(shown):
-    assert shown(listing(), 80) == [ABOUT, "no open message matches"]
-    assert shown(listing(left_out={TransactionState.DISCARDED: 1}), 80)[1:] == [
-        "no open message matches",
-        "left out by the filters: 1 other open message (1 discarded); --state all lists ",
-        "every state",
-    ]
-
-
 @pytest.mark.parametrize(
     ("results", "code"),
     [
