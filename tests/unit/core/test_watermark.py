@@ -124,6 +124,8 @@ def test_p3_what_op_names_is_finished_and_the_last_record_counts():
     draft = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in (2, 4, 6, 7)]))
     assert (draft.deliver, reasons(draft)) == ([], ["LATE", "REPEAT", "REPEAT", "CONTRADICTION"])
     assert partition.queue.watermark == 5
+    discarded = restored(parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=10**12), watermark=6)
+    assert discarded.queue.read_half(half(6)) is False, "its body is not needed"
 
 
 def test_op_is_replayed_from_the_first_record_that_names_something_above_the_watermark():
