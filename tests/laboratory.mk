@@ -92,7 +92,6 @@ lock: ## all of requirements/, again, after a change of pyproject.toml; needs uv
 	$(LOCK) --group build --group dev --extra demo --extra django --extra otel --extra rocketmq --extra sqlalchemy --extra testing pyproject.toml -o requirements/lock.txt
 	$(LOCK) -c requirements/lock.txt --group build -o requirements/build.txt
 	$(LOCK) --group mutation -o requirements/mutation.txt
-	$(LOCK) -c requirements/lock.txt --group faststream-outbox -o requirements/faststream-outbox.txt
 	$(LOCK) --group docs -o requirements/docs.txt
 	$(LOCK) -c requirements/build.txt --group release -o requirements/release.txt
 	$(LOCK) -c requirements/lock.txt --extra worker pyproject.toml -o requirements/worker.txt

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
-from txbridge.core.open_messages import OpenCounts
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry
 from txbridge.cli.service_program import RelayMetrics
@@ -23,6 +22,7 @@ from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.metrics import ClientMetrics
 from txbridge.config.worker import OPTIONS
 from txbridge.core.decision_record import DecisionEntry, Source
+from txbridge.core.open_messages import OpenCounts
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 ROOT = Path(__file__).parents[1]

@@ -37,20 +37,6 @@ def users_headers(bridge: Bridge, topic: str) -> list[list[tuple[str, bytes]]]:
     ]
 
 
-def test_trace_headers_pass_through_checks_and_delivery_byte_for_byte(bridge: Bridge):
-    """This needs no library: trace headers are user headers like all others."""
-    topic = bridge.create_topic("traced", partitions=1)
-    headers = [("traceparent", TRACEPARENT), ("tracestate", b"vendor=\xf0\x9f\x90\x87"), ("traceparent", b"twice")]
-    listener = Answers(None)
-    bridge.worker()
-    settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with TransactionProducer("traced", listener, settings, namespace=bridge.namespace) as producer:
-        producer.send_message_in_transaction(Message(topic, b"checked", headers=headers), LocalTransactionState.UNKNOWN)
-        bridge.wait_visible(topic, [b"checked"])
-    assert users_headers(bridge, topic) == [headers]
-    assert [message.headers for message in listener.checked] == [tuple(headers)]
-
-
 def test_prepare_decide_and_deliver_are_one_trace(bridge: Bridge, spans: InMemorySpanExporter):
     topic = bridge.create_topic("spans", partitions=1)
     settings = {"bootstrap.servers": bridge.bootstrap_servers}

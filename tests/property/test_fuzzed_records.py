@@ -98,8 +98,8 @@ READERS: dict[str, Callable[[Raw], None]] = {
 }
 
 
-def _is_malformed(read: Callable[[Raw], None], raw: Raw) -> bool:
-    """Whether the parser reports the record as malformed. This file looks for any other exception."""
+def is_malformed(read: Callable[[Raw], None], raw: Raw) -> bool:
+    """Whether the parser reports the record as malformed. These tests look for any other exception."""
     try:
         read(raw)
     except MalformedRecordError as error:
@@ -115,19 +115,19 @@ def _is_malformed(read: Callable[[Raw], None], raw: Raw) -> bool:
 @pytest.mark.parametrize("kind", READERS)
 @given(RANDOMS)
 def test_what_is_not_damaged_is_read(kind, rng):
-    assert not _is_malformed(READERS[kind], VALID[kind](SETTING, rng))
+    assert not is_malformed(READERS[kind], VALID[kind](SETTING, rng))
 
 
 @pytest.mark.parametrize("kind", READERS)
 @given(RANDOMS)
 def test_a_damaged_record_is_read_or_malformed(kind, rng):
-    _is_malformed(READERS[kind], damaged(kind, SETTING, rng))
+    is_malformed(READERS[kind], damaged(kind, SETTING, rng))
 
 
 @pytest.mark.parametrize("kind", READERS)
 @given(ANYTHING)
 def test_any_record_is_malformed(kind, raw):
-    assert _is_malformed(READERS[kind], raw)
+    assert is_malformed(READERS[kind], raw)
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -135,12 +135,12 @@ def test_any_record_is_malformed(kind, raw):
 def test_a_record_in_the_wrong_topic_is_malformed(kind, rng, other):
     # A check request in HALF is malformed, too: its reserved headers differ from a half message's.
     if other != kind and {kind, other} != {"checkpoint", "parked"}:
-        assert _is_malformed(READERS[kind], VALID[other](SETTING, rng))
+        assert is_malformed(READERS[kind], VALID[other](SETTING, rng))
 
 
 @pytest.mark.parametrize("kind", READERS)
 def test_most_damage_is_noticed_and_some_is_not(kind):
     """Show that the damage is of use: the parsers refuse most of it, but not all."""
     rng = Random(7)
-    malformed = sum(_is_malformed(READERS[kind], damaged(kind, SETTING, rng)) for _ in range(400))
+    malformed = sum(is_malformed(READERS[kind], damaged(kind, SETTING, rng)) for _ in range(400))
     assert 100 < malformed < 400

@@ -13,7 +13,6 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from confluent_kafka import Producer
@@ -307,6 +306,4 @@ ASYNCIO: dict[str, Callable[[Service], AbstractAsyncContextManager[AsyncPlace]]]
     "outbox": _async_with_outbox(notify=False),
     "outbox, notify": _async_with_outbox(notify=True),
     "txbridge": _async_txbridge,
-    # Its module needs packages that only this way has.
-    "faststream": lambda service: import_module("tests.bench.outbox.faststream_way").rows(service),
 }

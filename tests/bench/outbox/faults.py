@@ -24,16 +24,16 @@ _CALM_S = 1.0, 3.0
 #: Numbers of one life of the service. It does not know how far its predecessor came.
 _LIFE = 1_000_000
 _CALLS = 8
-#: Everything has settled when nothing became visible for so long: faststream-outbox leases its rows for 60 s, and a
-#: worker of txbridge checks again after 30 s.
+#: Everything has settled when nothing became visible for so long: Kafka Connect repeats up to 60 s, and a worker of
+#: txbridge checks again after 30 s.
 _QUIET_S = 75.0
 
 
 def kill_by_turns(visited: Visit, kills: int, rate: float) -> Found:
     """Kill the service and each part of the relay so many times, and count when everything has settled."""
-    shop, relay, api = visited.shop, visited.relay, visited.way.api
+    shop, relay = visited.shop, visited.relay
     for life in range(kills):
-        service = visited.start_service(api)
+        service = visited.start_service("threads")
         # It places orders until it is killed.
         service.write(json.dumps({"first": life * _LIFE, "count": _LIFE, "calls": _CALLS, "rate": rate}))
         _wait_a_little()
@@ -45,7 +45,7 @@ def kill_by_turns(visited: Visit, kills: int, rate: float) -> Found:
         service.kill()
         service.end(0)
     # Transactions that were open when the service was killed are checked by another one.
-    with visited.start_service(api):
+    with visited.start_service("threads"):
         seen = _visible_at_last(shop)
     with psycopg.connect(shop.conninfo) as connection:
         return compare({number for (number,) in connection.execute("SELECT id FROM orders")}, seen)

@@ -38,7 +38,7 @@ class Visit:
 
     def measure(self, load: Load, count: int) -> Found:
         """Place orders under this load, and wait until all are visible."""
-        service = self._service(load.api or self.way.api)
+        service = self._service(load.api)
         before, made = figures.count(self.shop, [service.pid], self.relay.pids), self.relay.transactions()
         done, seen = self._place(service, load, count)
         after = figures.count(self.shop, [service.pid], self.relay.pids)
@@ -66,7 +66,7 @@ class Visit:
 
     def restart(self, load: Load, seconds: float, *, kill: bool) -> float:
         """The longest time from COMMIT to visible while the relay is ended and started again, at once (s)."""
-        service = self._service(load.api or self.way.api)
+        service = self._service(load.api)
 
         def work(_: Any) -> None:
             time.sleep(2)
@@ -81,7 +81,7 @@ class Visit:
     def drain(self, load: Load, count: int) -> Found:
         """A backlog that the relay finds at its start: how soon all of it is visible, and how fast it comes."""
         # Its first orders need the relay.
-        service = self._service(load.api or self.way.api)
+        service = self._service(load.api)
         self.relay.stop()
         started = 0.0
 

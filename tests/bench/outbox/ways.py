@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from tests.bench.outbox import relays
 from tests.bench.outbox.connect import LOGICAL, connect
-from tests.bench.outbox.faststream_way import faststream
 from tests.bench.outbox.relay_way import relay
 from tests.bench.outbox.relays import Start
 
@@ -18,8 +17,8 @@ class Load:
 
     calls: int
     rate: float = 0
-    #: `threads`, `asyncio`, or whatever the way has ("").
-    api: str = ""
+    #: `threads` or `asyncio`.
+    api: str = "threads"
 
 
 LOADS = {
@@ -27,9 +26,9 @@ LOADS = {
     "200/s": Load(8, 200),
     "1,000/s": Load(8, 1_000),
     "5,000/s": Load(8, 5_000),
-    "1 thread": Load(1, api="threads"),
-    "8 threads": Load(8, api="threads"),
-    "32 threads": Load(32, api="threads"),
+    "1 thread": Load(1),
+    "8 threads": Load(8),
+    "32 threads": Load(32),
     "asyncio 100": Load(100, api="asyncio"),
 }
 # Full speed comes first: at a low rate the processor time of a Kafka that Java still compiles would be the compiler's.
@@ -44,8 +43,6 @@ class Way:
     announce: str
     relay: Start = relays.none
     loads: tuple[str, ...] = ALL
-    #: The service's API where the load leaves it open.
-    api: str = "threads"
     #: Of HALF and END, instead of the option.
     partitions: int | None = None
     #: Whether anything becomes visible.
@@ -77,7 +74,6 @@ WAYS = {
     OUTBOX_NOTIFY: Way("outbox, notify", relay, restarts=True),
     "polled, LISTEN/NOTIFY": Way("notify", relays.polled("notify")),
     "polled, Kafka transactions": Way("row", relays.polled("transactions"), restarts=True),
-    "faststream-outbox": Way("faststream", faststream, ("asyncio 100", "200/s"), api="asyncio", restarts=True),
     "Debezium": Way("row", connect(exactly_once=False), restarts=True, postgres=LOGICAL, warm_up=5_000),
     EXACTLY_ONCE: Way("row", connect(exactly_once=True), restarts=True, postgres=LOGICAL, warm_up=5_000),
     "send after commit (unsafe)": Way("send", idle=False),

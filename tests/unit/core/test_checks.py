@@ -6,21 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.partition_builder import (
-    COMMIT,
-    POLICY,
-    ROLLBACK,
-    Partition,
-    end,
-    entry,
-    half,
-    id_of,
-    offsets,
-    resume,
-)
+from tests.support.partition_builder import COMMIT, POLICY, ROLLBACK, Partition, end, entry, offsets, resume
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.fresh_halves import read_plain
-from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS
@@ -65,30 +52,6 @@ def test_p6_a_check_comes_at_the_time_out_and_then_every_interval():
     ]
 
 
-def test_p6_a_late_check_is_parked_with_its_number_and_its_interval_counts_from_when_it_was_sent():
-    partition = Partition().prepare(0)
-    draft = partition.draft(7_003)
-    (changed,) = draft.changed
-    assert draft.checks == [changed]
-    assert (changed.state, changed.checks, changed.next_due) == (TransactionState.PENDING, 1, 37_003)
-    assert (draft.ops(), draft.tombstones, draft.watermark) == ([], [], 1)
-
-
-def test_p6_checks_are_as_of_a_time_before_the_transaction():
-    partition = Partition().prepare(0).prepare(1, born=1_001)
-    choice = partition.planner.choose([], 0, 9_000)
-    round_ = partition.due_round(7_000)
-    draft = partition.planner.plan(choice, 9_000, round_, may_discard=True, most_malformed=0)
-    assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 39_000)]
-
-
-def test_p8_checks_of_a_dead_group_do_not_stand_in_front_of_others():
-    partition = Partition().prepare(*range(50))
-    partition.prepare(50, group="billing", born=1_001)
-    partition.dead.add("orders")
-    assert offsets(partition.step(8_000, checks=1).checks) == [50]
-
-
 def test_p8_a_backlog_of_one_group_does_not_hold_up_the_others():
     partition = Partition().prepare(*range(100))
     partition.prepare(100, 101, group="billing", born=2_000)
@@ -125,25 +88,6 @@ def test_p7_discarded_a_full_interval_after_the_last_check_and_never_with_it():
     assert [now for now in range(97_010, 400_000, 1_000) if partition.step(now).discards] == []
 
 
-def test_p6_p7_an_interval_counts_from_when_the_check_is_known_to_be_committed():
-    partition = Partition().prepare(0)
-    draft = partition.draft(7_000)
-    assert [(one.offset, one.next_due) for one in draft.checks] == [(0, 37_000)]
-    # Its Kafka transaction took four seconds, in which the check was invisible.
-    draft.apply(11_000)
-    assert partition.draft(40_999).checks == []
-    second = partition.draft(41_000)
-    assert offsets(second.checks) == [0]
-    # A clock that is behind takes nothing away.
-    second.apply(40_000)
-    assert partition.queue.next_due() == 71_000
-
-
-def test_discards_are_limited_and_the_rest_follows():
-    partition = checked(0, 1, 2)
-    assert [offsets(partition.step(97_000, discards=2).discards) for _ in range(3)] == [[0, 1], [2], []]
-
-
 def test_p7_undecided_at_the_greatest_age_is_expired_however_few_checks_were_sent():
     partition = unanswered()
     assert partition.step(1_000 + MAX_AGE - 1).discards == []
@@ -157,16 +101,6 @@ def test_p7_undecided_at_the_greatest_age_is_expired_however_few_checks_were_sen
     immune.step(31_000)
     draft = immune.step(1_000 + MAX_AGE)
     assert ([one.reason for one in draft.discards], draft.checks) == ([EXPIRED], [])
-
-
-def test_p7_what_has_reached_its_greatest_age_is_not_checked_before_its_discard():
-    partition = unanswered()
-    partition.dead.clear()
-    expiry = 1_000 + MAX_AGE
-    # A discard may have to wait for an answer that a check does not need.
-    draft = partition.step(expiry, discards=0)
-    assert (draft.checks, draft.discards) == ([], [])
-    assert [one.reason for one in partition.step(expiry + 3_000).discards] == [EXPIRED]
 
 
 def test_p7_a_resumed_message_has_its_age_from_then():
@@ -228,43 +162,6 @@ def test_p9_groups_that_have_nothing_open_are_forgotten():
     assert len(partition.queue.timers._checks.schedules) == 0
 
 
-def test_next_due_knows_of_retries_of_age_and_of_malformed_records():
-    partition = Partition().prepare(0)
-    partition.obstacles["orders.placed"] = "no such topic"
-    partition.step(2_000, end(0, entry(0, COMMIT)))
-    assert partition.queue.next_due() == 3_000
-    partition.queue.read_malformed(1, 10)
-    assert partition.queue.next_due() == 0
-    old = Partition(CheckPolicy(transaction_max_age=8_000, park_after=1_000)).prepare(0)
-    old.step(6_999)
-    old.step(7_000)
-    assert old.queue.next_due() == 9_000
-
-
-def test_next_due_sees_what_lies_behind_what_is_parked_or_finished():
-    partition = Partition().prepare(0)
-    partition.step(7_000)
-    partition.prepare(1, born=8_000, immunity="600")
-    assert partition.queue.next_due() == 37_000
-    partition.queue.finish_messages([0], Outcome.ROLLBACK)
-    assert partition.queue.next_due() == 38_000
-    partition.prepare(2, born=9_000, immunity="600")
-    partition.queue.finish_messages([1], Outcome.COMMIT)
-    assert partition.queue.watermark == 1, "not passed yet"
-    assert partition.queue.next_due() == 39_000
-
-
-@pytest.mark.parametrize("bound", [{"park_after_records": 2}, {"park_after_bytes": 250}])
-def test_a_watermark_that_lags_too_far_is_due_at_once(bound):
-    partition = Partition(CheckPolicy(**bound)).prepare(0, 1, immunity="600")
-    assert partition.queue.next_due() == 31_000
-    partition.prepare(2, 3, immunity="600")
-    partition.queue.finish_messages([0], Outcome.COMMIT)
-    assert partition.queue.next_due() == 0
-    assert offsets(partition.step(2_000).parked) == [1]
-    assert partition.queue.next_due() == 31_000
-
-
 @pytest.mark.parametrize("is_parked", [False, True], ids=["young", "parked"])
 def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked):
     partition = Partition().prepare(0, immunity="60" if is_parked else None)
@@ -293,22 +190,6 @@ def test_p8_a_refused_check_is_tried_later_and_later_and_never_counted(is_parked
     assert (changed.offset, changed.checks, changed.next_due, changed.error) == (0, 1, now + 30_000, None)
 
 
-def test_a_birth_in_the_future_stops_no_other_message():
-    # The broker's clock was ten minutes ahead when message 0 was stored.
-    partition = Partition().prepare(0, born=601_000).prepare(1)
-    assert partition.queue.next_due() <= 7_000
-    assert offsets(partition.step(7_000).checks) == [1]
-
-
-def test_the_wait_of_a_message_from_the_future_counts_from_now():
-    partition = Partition()
-    partition.queue.note_time(1_000)
-    partition.prepare(0, born=601_000)
-    partition.step(1_001)
-    assert partition.queue.next_due() == 7_000
-    assert offsets(partition.step(7_000).checks) == [0]
-
-
 def test_what_a_clock_has_put_off_is_due_in_time_when_the_clock_goes_back():
     partition = Partition().prepare(0, born=601_000).prepare(1, born=602_000, immunity="20")
     partition.obstacles["invoices"] = "no such topic"
@@ -326,11 +207,27 @@ def test_what_a_clock_has_put_off_is_due_in_time_when_the_clock_goes_back():
     assert queue.next_due() == 31_000
 
 
-def test_a_message_with_a_long_immunity_does_not_delay_those_behind_it():
-    queue = HalfQueue(POLICY)
-    queue.read_half(half(0, immunity="90"))
-    headers = half_headers((), transaction_id=id_of(1), group="orders", real_topic="placed")
-    fresh = read_plain(1, [1_000], [None], [b"v"], [headers], "")
-    assert fresh is not None
-    assert queue.take_fresh(fresh)
-    assert queue.next_due() == 7_000
+def test_next_due_sees_what_lies_behind_what_is_parked_or_finished():
+    partition = Partition().prepare(0)
+    partition.step(7_000)
+    partition.prepare(1, born=8_000, immunity="600")
+    assert partition.queue.next_due() == 37_000
+    partition.queue.finish_messages([0], Outcome.ROLLBACK)
+    assert partition.queue.next_due() == 38_000
+    partition.prepare(2, born=9_000, immunity="600")
+    partition.queue.finish_messages([1], Outcome.COMMIT)
+    assert partition.queue.watermark == 1, "not passed yet"
+    assert partition.queue.next_due() == 39_000
+
+
+def test_next_due_knows_of_retries_of_age_and_of_malformed_records():
+    partition = Partition().prepare(0)
+    partition.obstacles["orders.placed"] = "no such topic"
+    partition.step(2_000, end(0, entry(0, COMMIT)))
+    assert partition.queue.next_due() == 3_000
+    partition.queue.read_malformed(1, 10)
+    assert partition.queue.next_due() == 0
+    old = Partition(CheckPolicy(transaction_max_age=8_000, park_after=1_000)).prepare(0)
+    old.step(6_999)
+    old.step(7_000)
+    assert old.queue.next_due() == 9_000

@@ -12,14 +12,13 @@ from tests.support.partition_builder import (
     Partition,
     end,
     entry,
-    half,
     id_of,
     offsets,
     reasons,
     resume,
 )
 from txbridge.core import dedup
-from txbridge.core.decision_record import DecisionEntry, Source
+from txbridge.core.decision_record import Source
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import Outcome, TransactionState
@@ -46,10 +45,6 @@ def held(*half_offsets: int, **options: int) -> Partition:
     partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in half_offsets]))
     partition.obstacles.clear()
     return partition
-
-
-def abandon(offset: int, half_offset: int):
-    return end(offset, DecisionEntry(half_offset, id_of(half_offset), UNKNOWN, None, "gone"), source=Source.ABANDON)
 
 
 @pytest.mark.parametrize("source", [Source.CLIENT, Source.CHECK, Source.OPERATOR])
@@ -114,15 +109,6 @@ def test_the_transaction_id_is_the_right_to_decide():
 def test_only_its_own_group_decides():
     draft = Partition().prepare(0).step(NOW, end(0, entry(0, COMMIT), group="billing"))
     assert (draft.ops(), reasons(draft)) == ([], ["WRONG_GROUP"])
-
-
-def test_the_transaction_id_and_then_the_group_are_tested_before_a_decision_taken():
-    finished = Partition().prepare(0)
-    finished.step(NOW, end(0, entry(0, COMMIT)))
-    for partition in (held(0), discarded(0), finished):
-        records = [end(1, *(entry(0, decision, id_of(9)) for decision in (COMMIT, ROLLBACK, UNKNOWN)))]
-        records.append(end(2, entry(0, COMMIT), group="billing"))
-        assert reasons(partition.step(DISCARD_AT, *records)) == ["WRONG_TRANSACTION_ID"] * 3 + ["WRONG_GROUP"]
 
 
 def test_p7_a_decision_after_the_discard_is_late():
@@ -306,12 +292,10 @@ def test_p9_aborting_for_hours_does_not_fill_the_schedules():
     assert sum(len(schedule) for schedule in scheduled) < 4 * 1_024
 
 
-def test_a_read_while_a_transaction_is_under_way_is_not_lost():
-    partition = Partition().prepare(0)
-    draft = partition.draft(NOW, end(0, entry(0, COMMIT)))
-    assert draft.watermark == 1
-    partition.prepare(1)
-    partition.queue.read_half(half(0))
-    partition.commit(draft)
-    assert partition.queue.watermark == 1
-    assert offsets(partition.step(7_000).checks) == [1]
+def test_the_transaction_id_and_then_the_group_are_tested_before_a_decision_taken():
+    finished = Partition().prepare(0)
+    finished.step(NOW, end(0, entry(0, COMMIT)))
+    for partition in (held(0), discarded(0), finished):
+        records = [end(1, *(entry(0, decision, id_of(9)) for decision in (COMMIT, ROLLBACK, UNKNOWN)))]
+        records.append(end(2, entry(0, COMMIT), group="billing"))
+        assert reasons(partition.step(DISCARD_AT, *records)) == ["WRONG_TRANSACTION_ID"] * 3 + ["WRONG_GROUP"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
-from tests.support.partition_builder import COMMIT, POLICY, ROLLBACK, Partition, end, entry, half, id_of
-from txbridge.core.dedup import LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS, DeduplicationWindow
+from tests.support.partition_builder import COMMIT, Partition, end, entry, half, id_of
+from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.half_message import HalfMessage
-from txbridge.core.half_queue import HalfQueue
 
 
 def copy_of(first: int, offset: int) -> HalfMessage:
@@ -16,17 +14,6 @@ def copy_of(first: int, offset: int) -> HalfMessage:
 
 
 A, B, C, D = (name * 32 for name in "ABCD")
-
-
-def test_a_repeated_id_is_a_copy_of_the_first() -> None:
-    recent = DeduplicationWindow()
-    assert [recent.note_id(3, A, 10), recent.note_id(4, B, 10)] == [None, None]
-    assert [recent.note_id(5, A, 10), recent.note_id(9, A, 10)] == [3, 3]
-    assert [recent.first_of(offset) for offset in (3, 4, 5, 9, 1_000)] == [3, 4, 3, 3, 1_000]
-
-
-def test_the_window_covers_what_a_client_may_take_and_a_margin() -> None:
-    assert (LONGEST_MESSAGE_TIMEOUT_MS, WINDOW_MS) == (30_000, 60_000)
 
 
 def test_a_copy_is_recognised_after_many_others_within_the_window() -> None:
@@ -79,13 +66,6 @@ def test_a_copy_is_known_as_long_as_its_first_is_open() -> None:
     assert (recent.first_of(1), recent.start) == (1, 4)
 
 
-def test_a_take_over_reads_from_the_first_of_a_copy_that_is_younger_than_the_window() -> None:
-    recent = DeduplicationWindow(window=100, at_least=1, is_open={0}.__contains__)
-    for offset, (name, born) in enumerate([(A, 0), (B, 10), (A, 90), (C, 120), (D, 185)]):
-        recent.note_id(offset, name, born)
-    assert (recent.first_of(2), recent.start) == (0, 0)
-
-
 def test_a_take_over_reads_at_most_half_a_million_messages_again() -> None:
     recent = DeduplicationWindow(window=100, at_least=1, is_open={0}.__contains__)
     recent.note_id(0, A, 0)
@@ -93,33 +73,6 @@ def test_a_take_over_reads_at_most_half_a_million_messages_again() -> None:
     recent.note_id(500_000, B, 1_000)
     recent.note_id(500_001, C, 2_000)
     assert (recent.first_of(1), recent.start) == (0, 500_000)
-
-
-def test_an_end_that_names_a_copy_counts_however_late_it_comes() -> None:
-    partition = Partition(replace(POLICY, recognise_at_least=1, transaction_timeout=10_000_000))
-    partition.queue.note_id(half(0))
-    partition.prepare(0)
-    assert partition.queue.note_id(copy_of(0, 1)) == 0
-    partition.queue.read_malformed(1, 100)
-    for offset, born in ((2, 100_000), (3, 200_000), (4, 300_000)):
-        partition.queue.note_id(half(offset, born=born))
-        partition.prepare(offset, born=born)
-    draft = partition.draft(400_000, end(0, entry(1, COMMIT, id_of(0))))
-    assert ([one.offset for one in draft.deliver], draft.malformed, draft.refused) == ([0], [1], [])
-    assert partition.queue.recent_start == 0
-
-
-def test_either_offset_ends_the_one_transaction() -> None:
-    partition = Partition()
-    partition.queue.note_id(half(0))
-    partition.prepare(0)
-    assert partition.queue.note_id(copy_of(0, 1)) == 0
-    assert partition.queue.read_malformed(1, 100)
-    draft = partition.draft(2_000, end(0, entry(1, COMMIT, id_of(0))))
-    assert ([one.offset for one in draft.deliver], draft.malformed, draft.refused) == ([0], [1], [])
-    draft.apply(2_000)
-    late = partition.draft(3_000, end(1, entry(1, ROLLBACK, id_of(0)), entry(0, COMMIT)))
-    assert [refusal.reason.value for refusal in late.refused] == ["contradiction", "repeat"]
 
 
 def test_a_copy_that_an_end_names_is_set_aside_with_the_decision_whatever_else_waits() -> None:
@@ -133,13 +86,3 @@ def test_a_copy_that_an_end_names_is_set_aside_with_the_decision_whatever_else_w
     draft = partition.draft(2_000, end(0, entry(3, COMMIT, id_of(0))))
     draft.set_aside_malformed(1)
     assert draft.malformed == [1, 3]
-
-
-def test_the_take_over_reads_from_where_the_same_copies_are_known() -> None:
-    queue = HalfQueue(POLICY, watermark=50)
-    assert queue.recent_start == 50
-    # Below the watermark only its id is needed.
-    assert queue.note_id(half(40)) is None
-    assert not queue.read_half(half(40))
-    assert (queue.recent_start, queue.watermark) == (40, 50)
-    assert queue.note_id(copy_of(40, 50)) == 40

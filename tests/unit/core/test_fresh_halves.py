@@ -11,7 +11,7 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.states import Outcome, TransactionState
+from txbridge.core.states import Outcome
 
 
 def halves(*offsets: int, ids: list[str] | None = None, **options) -> FreshHalves | None:
@@ -35,22 +35,10 @@ def partition_with(*offsets: int) -> Partition:
     return partition
 
 
-def pending(queue: HalfQueue) -> int:
-    return queue.open_counts().by_state()[TransactionState.PENDING]
-
-
 @pytest.mark.parametrize("options", [{"immunity_seconds": 5}, {"real_partition": 1}, {"user_timestamp": 7}])
 def test_one_with_options_is_looked_at_by_itself(options):
     assert halves(0, 1) is not None
     assert halves(0, 1, **options) is None
-
-
-def test_the_same_id_twice_is_looked_at_one_by_one():
-    assert halves(0, 1, ids=[id_of(0), id_of(0)]) is None
-    queue, again = partition_with(0, 1).queue, halves(2, ids=[id_of(1)])
-    assert again is not None
-    assert not queue.take_fresh(again)
-    assert (queue.read_position, pending(queue)) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +77,3 @@ def test_what_is_parked_above_the_watermark_is_not_fresh():
     queue.restore_parked(ParkedEntries([entry]))
     assert known is not None
     assert not queue.take_fresh(known)
-
-
-def test_it_is_of_concern_when_its_first_check_is_due():
-    queue = partition_with(0, 1).queue
-    assert queue.next_due() == 1_000 + POLICY.transaction_timeout
-    assert queue.enter_fresh(queue.fresh_until(1_000 + POLICY.transaction_timeout - 1)) == []
-    entered = queue.enter_fresh(queue.fresh_until(1_000 + POLICY.transaction_timeout))
-    assert [half.offset for half in entered] == [0, 1]
-    assert (len(queue.fresh), queue.fresh.bytes, pending(queue)) == (0, 0, 2)

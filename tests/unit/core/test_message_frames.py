@@ -10,12 +10,10 @@ from tests.support.partition_builder import COMMIT, Partition, end, entry, offse
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import DecisionRecord
 from txbridge.core.fresh_halves import read_plain
-from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.message_frames import FramedMessage, encode_frames, parse_frames
 from txbridge.core.names import Names
-from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan.choice import Limits
 
 ID = "0123456789ABCDEF0123456789ABCDEF"
@@ -44,29 +42,12 @@ TIMED = bytes.fromhex(
     "00000005 656d707479 ffffffff"
     "00000005 73746f636b ffffffff ffffffffffffffff ffffffffffffffff ffffffff ffffffff 00000000"
 )
-MESSAGES = [
-    FramedMessage("orders", b"k1", b"v1", [("trace", b"00"), ("empty", None)], 3, 1_700_000_000_123),
-    FramedMessage("stock", None, None, []),
-]
 
 
 def half_of(value: bytes | None, key: bytes | None = b"k1", topic: str = "orders", count: object = 2, **more: bytes):
     headers = half_headers([], transaction_id=ID, group="g", real_topic=topic)
     headers += [("TXB_MESSAGES", str(count).encode()), *more.items()]
     return parse_half(5, 1_000, key, value, headers, Names())
-
-
-def test_frames_are_what_the_protocol_says():
-    assert encode_frames(MESSAGES) == FIRST + SECOND
-    assert parse_frames(FIRST + SECOND, 2) == MESSAGES
-
-
-def test_different_times_are_in_the_frames():
-    messages = [MESSAGES[0]._replace(deliver_at=1_700_000_100_000), MESSAGES[1]]
-    assert encode_frames(messages) == TIMED
-    assert parse_frames(TIMED, 2) == messages
-    # One time for all is in the half message.
-    assert encode_frames([one._replace(deliver_at=7) for one in MESSAGES]) == FIRST + SECOND
 
 
 def test_a_half_message_knows_the_first_and_the_last_time():
@@ -174,17 +155,6 @@ def test_whether_any_of_several_names_a_partition_is_known_without_its_frames():
     assert not half_of(b"\x01" + SECOND, None, "stock", 1).names_partitions
     assert not half_of(b"\x01" + SECOND, None, "stock", 1, TXB_DELIVER_AT=b"7").names_partitions
     assert half_of(b"\x01" + SECOND + FIRST[1:], None, "stock", 2, TXB_DELIVER_AT=b"7").names_partitions
-
-
-def test_a_parked_entry_names_all_topics_and_how_many_messages():
-    several = HalfEntry(5, ID, "g", "orders,stock", 1_000, 90, 2_000, messages=3, parked=True)
-    assert b'"topic":"orders,stock"' in several.encode(7).replace(b" ", b"")
-    assert HalfEntry.decode(5, several.encode(7)) == several
-    assert several.topics == ("orders", "stock")
-    table = ParkedTable()
-    table.put_row(several)
-    table.put_row(several._replace(offset=6, messages=2))
-    assert (table.get_row(5), [row.messages for row in table]) == (several, [3, 2])
 
 
 def partition_of(*messages: int) -> Partition:

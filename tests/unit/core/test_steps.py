@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, id_of, offsets, reasons
+from tests.support.partition_builder import COMMIT, UNKNOWN, Partition, end, entry, id_of, offsets
 from txbridge.core.decision_record import Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers, parse_half
@@ -10,8 +10,7 @@ from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.plan.draft import Draft
-from txbridge.core.plan.effects import abandoned_headers
-from txbridge.core.states import Outcome, TransactionState
+from txbridge.core.states import TransactionState
 
 NOW, SOON, LATE = 2_000, 20_000, 90_000
 SCHEDULED, HELD = TransactionState.SCHEDULED, TransactionState.HELD
@@ -50,77 +49,6 @@ def taken_over(before: Partition) -> Partition:
     after.queue.restore_parked(ParkedEntries(decoded))
     after.halves = before.halves
     return after
-
-
-def test_p12_a_commit_delivers_what_is_due_and_each_time_the_messages_that_name_it():
-    partition = Partition().read(several(0, LATE, None, SOON))
-    draft = partition.step(NOW, commit(4, 0))
-    assert visible(draft, partition) == [(0, "stock", b"2/3")]
-    assert (draft.ops(), draft.delivered, draft.decisions[Source.CLIENT].commits) == ([], 1, 1)
-    later = partition.queue.entry(0)
-    assert (later.state, later.next_due, later.deliver_at, later.delivered, later.messages, later.decided) == (
-        *(SCHEDULED, SOON, SOON, 1, 3, 4),
-    )
-    assert (draft.changed, draft.tombstones, partition.queue.watermark) == ([later], [], 1)
-    assert partition.step(SOON - 1).is_empty
-    draft = partition.step(SOON)
-    assert (visible(draft, partition), draft.ops()) == ([(0, "bills", b"3/3")], [])
-    assert (partition.queue.entry(0).delivered, partition.queue.entry(0).next_due) == (2, LATE)
-    draft = partition.step(LATE)
-    assert (visible(draft, partition), draft.tombstones) == ([(0, "orders", b"1/3")], [0])
-    assert draft.ops() == [(Outcome.COMMIT, [0])]
-    assert partition.queue.entry(0) is None
-
-
-def test_p5_the_decision_stands_after_the_first_step_and_a_person_gives_up_the_rest():
-    partition = Partition().read(several(0, None, SOON, LATE))
-    record = end(0, entry(0, COMMIT), entry(0, ROLLBACK), entry(0, COMMIT))
-    assert reasons(partition.step(NOW, record)) == ["CONTRADICTION", "REPEAT"]
-    draft = partition.step(SOON, abandon(1, 0))
-    [given_up] = draft.abandoned
-    assert (draft.deliver, draft.ops(), draft.tombstones) == ([], [(Outcome.ABANDON, [0])], [0])
-    assert dict(abandoned_headers(partition.halves[0], given_up, 0, 2))["TXB_DELIVERED"] == b"1"
-    assert partition.step(LATE).is_empty
-
-
-def test_p2_a_commit_and_its_cancel_in_one_transaction_deliver_what_was_due():
-    partition = Partition().read(several(0, None, SOON, LATE))
-    draft = partition.step(NOW, commit(0, 0), abandon(1, 0))
-    assert visible(draft, partition) == [(0, "orders", b"1/3")]
-    assert (draft.ops(), draft.changed, draft.tombstones) == ([(Outcome.ABANDON, [0])], [], [])
-    assert [one.entry.delivered for one in draft.abandoned] == [1]
-    assert partition.step(LATE).is_empty
-
-
-def test_a_topic_that_only_later_messages_need_holds_nobody_before():
-    partition = Partition().read(several(0, None, SOON, LATE))
-    partition.obstacles["stock"] = partition.obstacles["bills"] = "no such topic"
-    assert visible(partition.step(NOW, commit(4, 0)), partition) == [(0, "orders", b"1/3")]
-    draft = partition.step(SOON)
-    [held] = draft.held
-    assert (held.state, held.error, held.decided, held.delivered, held.deliver_at) == (
-        *(HELD, "no such topic", 4, 1, SOON),
-    )
-    # A take-over keeps it so. The later ones wait behind it.
-    after = taken_over(partition)
-    after.obstacles["bills"] = "no such topic"
-    draft = after.step(SOON + 1_000)
-    assert visible(draft, after) == [(0, "stock", b"2/3")]
-    assert (after.queue.entry(0).state, after.queue.entry(0).error, after.queue.entry(0).next_due) == (
-        *(SCHEDULED, None, LATE),
-    )
-
-
-def test_a_step_that_is_held_goes_together_with_those_that_are_due_meanwhile():
-    partition = Partition().read(several(0, SOON, LATE, LATE + 1))
-    partition.obstacles["orders"] = "no such topic"
-    partition.step(NOW, commit(4, 0))
-    assert offsets(partition.step(SOON).held) == [0]
-    assert partition.step(LATE).deliver == []
-    partition.obstacles.clear()
-    assert visible(partition.step(LATE + 100_000), partition) == [
-        *((0, "orders", b"1/3"), (0, "stock", b"2/3"), (0, "bills", b"3/3"))
-    ]
 
 
 def test_a_step_counts_with_its_own_size_and_number_of_messages():
@@ -171,17 +99,6 @@ def test_a_time_beyond_the_longest_delay_is_refused_for_each_message():
     longest = 1_000 + 72 * 3_600_000 + 60_000
     assert partition.queue.why_not_read(several(0, None, longest)) is None
     assert "and timer_max_delay is" in partition.queue.why_not_read(several(0, None, longest + 1, 5))
-
-
-def test_a_parked_entry_says_how_many_are_delivered():
-    partition = Partition().read(several(0, None, SOON, LATE))
-    draft = partition.step(NOW, commit(4, 0))
-    assert draft.changed[0].encode(5).replace(b": ", b":").replace(b", ", b",") == (
-        b'{"state":"scheduled","id":"%s","group":"orders","topic":"orders,stock,bills","born":1000,"size":%d,'
-        b'"checks":0,"next":20000,"end":5,"deliver":20000,"decision":8,"decided":4,"messages":3,"delivered":1}'
-        % (id_of(0).encode(), partition.halves[0].size)
-    )
-    assert HalfEntry.decode(0, draft.changed[0].encode(5)) == draft.changed[0]
 
 
 def test_a_million_of_them_are_rows():

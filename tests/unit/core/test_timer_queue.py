@@ -63,16 +63,6 @@ def test_p9_a_thousand_pushes_in_a_row_never_pay_for_more_than_their_share():
     assert most <= 8_000
 
 
-def test_cleaning_costs_a_constant_number_of_questions_per_push():
-    dues = Dues()
-    pushes = 50_000
-    for offset in range(pushes):
-        dues.push(offset, offset)
-    assert len(dues.schedule) == pushes
-    assert dues.asked < 3 * pushes
-    assert dues.schedule.take_due(pushes, pushes) == list(range(pushes))
-
-
 def test_what_is_due_in_days_takes_its_turn():
     dues = Dues()
     day = 86_400_000
@@ -118,13 +108,3 @@ def test_very_many_that_are_due_in_the_same_second_come_in_their_order():
         dues.push(9_000, 3 * len(found))
     assert found == expected
     assert dues.schedule.take_due(9_000, 99) == sorted(dues.of)
-
-
-def test_what_went_out_of_date_is_dropped():
-    dues = Dues()
-    for offset in range(20_000):
-        dues.push(3_000, offset)
-    dues.of = dict.fromkeys((5, 9_000, 19_999), 3_000)
-    assert dues.schedule.next_due(2_000) is None
-    assert dues.schedule.take_due(3_000, 9) == [5, 9_000, 19_999]
-    assert (len(dues.schedule), dues.schedule.next_due()) == (0, None)

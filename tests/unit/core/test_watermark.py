@@ -9,7 +9,6 @@ import pytest
 from tests.support.partition_builder import COMMIT, POLICY, Partition, end, entry, half, id_of, offsets, reasons
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_queue import HalfQueue
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.states import Outcome, TransactionState
 
@@ -113,24 +112,6 @@ def test_p10_the_back_off_of_a_held_message_begins_anew_after_a_take_over():
         assert partition.queue.next_due() == due
 
 
-def test_p10_a_parked_message_above_the_watermark_is_read_again_and_stays_as_it_was():
-    partition = restored(
-        parked(5, checks=2, resumed=1_500),
-        parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=10**12),
-        watermark=4,
-    )
-    queue = partition.queue
-    # Of a message that was resumed since its discard the parked entry counts, too.
-    queue.restore_op(0, Outcome.DISCARD, [5, 6])
-    assert queue.read_half(half(4)) is True
-    assert queue.read_half(half(5)) is True, "its body is needed"
-    assert queue.read_half(half(6)) is False, "its body is not"
-    assert queue.entry(5).checks == 2
-    assert queue.entry(6).state is TransactionState.DISCARDED
-    assert queue.outcome_of(5) is queue.outcome_of(6) is None, "it can be resumed, or is"
-    assert offsets(partition.step(NOW, end(0, entry(5, COMMIT))).deliver) == [5]
-
-
 def test_p3_what_op_names_is_finished_and_the_last_record_counts():
     partition = Partition(watermark=4)
     partition.queue.restore_op(0, Outcome.DISCARD, [6, 2, 8])
@@ -143,6 +124,8 @@ def test_p3_what_op_names_is_finished_and_the_last_record_counts():
     draft = partition.step(NOW, end(0, *[entry(offset, COMMIT) for offset in (2, 4, 6, 7)]))
     assert (draft.deliver, reasons(draft)) == ([], ["LATE", "REPEAT", "REPEAT", "CONTRADICTION"])
     assert partition.queue.watermark == 5
+    discarded = restored(parked(6, TransactionState.DISCARDED, reason="EXPIRED", next_due=10**12), watermark=6)
+    assert discarded.queue.read_half(half(6)) is False, "its body is not needed"
 
 
 def test_op_is_replayed_from_the_first_record_that_names_something_above_the_watermark():
@@ -156,13 +139,3 @@ def test_op_is_replayed_from_the_first_record_that_names_something_above_the_wat
     assert partition.queue.watermark == 3
     # OP 50, 52 and 54 with a marker after each: the next record cannot be below 56.
     assert partition.queue.ops.start == 56
-
-
-def test_finishing_a_message_leaves_its_outcome_until_the_watermark_passes_it():
-    queue = HalfQueue(POLICY, watermark=10)
-    queue.restore_parked(ParkedEntries([parked(5)]))
-    queue.read_half(half(10))
-    queue.finish_messages([10, 5], Outcome.COMMIT)
-    assert (queue.outcome_of(10), queue.outcome_of(5), queue.entry(5)) == (Outcome.COMMIT, None, None)
-    queue.advance_watermark()
-    assert queue.outcome_of(10) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from txbridge.embedded import config, jars
-from txbridge.errors import EnvironmentProblemError, UsageError
+from txbridge.errors import UsageError
 
 
 def test_rendering_is_what_java_reads_back():
@@ -25,26 +25,6 @@ def test_the_node_is_on_loopback_and_overrides_win():
     assert properties["controlled.shutdown.enable"] == "false"
     assert properties["auto.create.topics.enable"] == "false"
     assert properties["min.insync.replicas"] == "2"
-
-
-def test_a_broker_of_a_cluster_is_replicated_and_three_of_them_are_controllers():
-    members = [config.BrokerPorts(number, 9090 + number, 9100 + number, 9200 + number) for number in (1, 2, 3, 4)]
-    properties = config.cluster_properties(members[1], members, Path("/d/kafka"), {"log.retention.ms": "5"})
-    assert properties["process.roles"] == "broker,controller"
-    assert properties["node.id"] == "2"
-    assert properties["listeners"] == "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9102,CONTROLLER://127.0.0.1:9202"
-    assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9102"
-    assert properties["controller.quorum.voters"] == "1@127.0.0.1:9201,2@127.0.0.1:9202,3@127.0.0.1:9203"
-    assert properties["inter.broker.listener.name"] == "INTERNAL"
-    assert properties["default.replication.factor"] == properties["transaction.state.log.replication.factor"] == "3"
-    assert properties["min.insync.replicas"] == properties["transaction.state.log.min.isr"] == "2"
-    assert properties["log.retention.ms"] == "5"
-    # Brokers that stall are replaced, as in production.
-    assert "broker.session.timeout.ms" not in properties
-    assert "controlled.shutdown.enable" not in properties
-    fourth = config.cluster_properties(members[3], members, Path("/d/kafka"), {})
-    assert fourth["process.roles"] == "broker"
-    assert fourth["listeners"] == "PLAINTEXT://127.0.0.1:9094,INTERNAL://127.0.0.1:9104"
 
 
 def test_a_controller_that_ends_the_former_session_has_no_broker_in_it():
@@ -115,14 +95,3 @@ def test_default_data_dir(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert jars.default_data_dir({}) == Path("/home/me/.local/share/txbridge/kafka")
     assert jars.default_data_dir({"XDG_DATA_HOME": "/x"}) == Path("/x/txbridge/kafka")
-
-
-def test_too_little_space(tmp_path, monkeypatch):
-    monkeypatch.setattr(jars.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 7 * 1024 * 1024}))
-    with pytest.raises(EnvironmentProblemError) as caught:
-        jars.require_free_space(tmp_path, 200 * 1024 * 1024, "a broker", "use another data folder (--data-dir)")
-    assert str(caught.value) == (
-        f"a broker needs 200 MB, but only 7 MB are free in {tmp_path}; "
-        "free some or use another data folder (--data-dir)"
-    )
-    jars.require_free_space(tmp_path, 7 * 1024 * 1024, "a broker", "")

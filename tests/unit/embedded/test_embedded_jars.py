@@ -71,17 +71,6 @@ def test_a_jar_that_is_missing_or_truncated(cache):
     assert cache.find_problem() == "two-2.jar is missing (No such file or directory)"
 
 
-def test_damaged_cache_says_what_to_do(cache):
-    (cache.folder / "two-2.jar").write_bytes(b"")
-    (cache.folder / "one-1.jar").unlink()
-    with pytest.raises(jars.BrokenCacheError) as caught:
-        cache.ensure_jars()
-    assert str(caught.value) == (
-        f"the Kafka jars in {cache.folder} are damaged: one-1.jar is missing (No such file or directory). "
-        "Fetch them again with `txbridge kafka start --refetch`"
-    )
-
-
 def test_no_space_to_fetch_and_nothing_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("txbridge.embedded.jars.shutil.disk_usage", lambda _: type("Usage", (), {"free": 40 * 2**20}))
     monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path / "cache"))

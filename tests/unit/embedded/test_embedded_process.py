@@ -58,12 +58,6 @@ def test_stop(child):
     child.stop(timeout=5)
 
 
-def test_kill(child):
-    child.kill()
-    assert child.poll() == 128 + signal.SIGKILL
-    assert gone(child.pid)
-
-
 def test_pause_and_resume_and_stop_while_paused(child):
     def status() -> str:
         return Path(f"/proc/{child.pid}/stat").read_text().split()[2]

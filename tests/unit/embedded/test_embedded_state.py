@@ -73,14 +73,6 @@ def test_unreadable_state_file_is_no_broker(tmp_path, content):
     assert process.running_broker(tmp_path) is None
 
 
-def test_stop_waits_until_it_is_gone(tmp_path, sleeper):
-    running = state_of(sleeper.pid, process.process_identity(sleeper.pid))
-    process.write_state(tmp_path, running)
-    stop_together([process.StoredBroker(tmp_path, running)], 5)
-    assert process.process_identity(sleeper.pid) is None
-    assert process.read_state(tmp_path) is None
-
-
 def test_stop_kills_what_ignores_it(tmp_path):
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as stubborn:

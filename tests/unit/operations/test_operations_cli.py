@@ -15,7 +15,7 @@ from tests.support.partition_builder import COMMIT
 from txbridge.cli import main
 from txbridge.cli import operations as commands
 from txbridge.cli.operations import exit_code
-from txbridge.cli.render import answer_record, message_record, print_answers, print_listing, shown_key
+from txbridge.cli.render import answer_record, message_record, print_listing, shown_key
 from txbridge.core.decision_record import Source
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
@@ -274,22 +274,6 @@ UNASKED = replace(QUIET, checks=0)
 )
 def test_the_cause_of_an_open_message_with_what_kafka_says_of_its_group(message, problem, cause):
     assert cause_of(message, NOW, lambda _: problem) == cause
-
-
-def test_nothing_open_and_what_the_filters_leave_out(shown):
-    assert shown(listing(), 80) == [ABOUT, "no open message matches"]
-    assert shown(listing(left_out={TransactionState.DISCARDED: 1}), 80)[1:] == [
-        "no open message matches",
-        "left out by the filters: 1 other open message (1 discarded); --state all lists ",
-        "every state",
-    ]
-
-
-def test_answers_in_words(capsys):
-    print_answers(SUBJECT, [Answer(PENDING, Result.REFUSED, "another command came first", None)])
-    assert capsys.readouterr().out == (
-        f"{ABOUT}\nrefused  3:4 (ABCDEF00, group orders, topic orders.placed): another command came first\n"
-    )
 
 
 @pytest.mark.parametrize(

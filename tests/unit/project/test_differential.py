@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -11,13 +10,8 @@ from tests.differential.compare import Verdict, judge
 from tests.differential.run import compare
 from tests.differential.scenario import Expected, Fate, Scenario
 from tests.differential.scenarios import SCENARIOS
-from tests.peer.jars import JARS, ROCKETMQ_VERSION, jar_folder
 from tests.unit.project.test_parity_table import ALL, PAGE
-from txbridge.embedded.java import Java
-from txbridge.errors import EnvironmentProblemError, UsageError
 
-# This Java is never run.
-JAVA = Java(Path("/nowhere/bin/java"), 17, "17.0.1")
 ONE, TWO, NONE = Fate(1, 0), Fate(2, 0), Fate(0, 0)
 DIFFERS = Expected(ONE, (TWO,), "D.11")
 SOMETIMES = Expected(ONE, (ONE, TWO), "E.3.5", "a matter of time")
@@ -74,18 +68,3 @@ def test_the_parity_page_names_the_rows_that_are_played_through_the_front_door()
     [told] = re.findall(r"hold as they stand: (.*?)\.\n", PAGE.read_text(), re.DOTALL)
     played = {expected.row for scenario in SCENARIOS for expected in scenario.expected.values()}
     assert set(re.split(r",\s+|\s+and\s+", told)) == played - {""}
-
-
-def test_jars_that_are_damaged_are_named_with_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
-    (tmp_path / f"rocketmq-{ROCKETMQ_VERSION}").mkdir()
-    with pytest.raises(EnvironmentProblemError, match=rf"{JARS[0].file_name} is missing or damaged: delete the folder"):
-        jar_folder()
-
-
-def test_jars_that_can_not_be_had_leave_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("TXBRIDGE_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", "repository.example")
-    with pytest.raises(UsageError, match=r"TXBRIDGE_MAVEN_REPOSITORY must begin with http:// or https://"):
-        jar_folder()
-    assert list(tmp_path.iterdir()) == []

@@ -82,12 +82,6 @@ def test_chosen_values():
     }
 
 
-def test_as_wanted():
-    plans = by_topic(seen())
-    assert {one.action for one in plans.values()} == {TopicAction.OK}
-    assert all(not one.changes and not one.reasons and not one.notes for one in plans.values())
-
-
 @pytest.mark.parametrize(
     ("age_days", "delay_days", "retention"),
     [(3, 3, "604800000"), (3, 4, "691200000"), (10, 4, "1209600000"), (3, 30, "2937600000"), (0, 0, "604800000")],
@@ -195,14 +189,6 @@ def test_missing_copies_are_noted():
     one = by_topic({topic: facts(topic, copies=1, in_sync="1") for topic in ALL})[HALF]
     assert one.action is TopicAction.OK
     assert one.notes == ("has 1 of 3 copies; kafka-reassign-partitions.sh adds the others",)
-
-
-def test_a_missing_right_is_named():
-    one = by_topic(seen(**{END: MissingRight("DESCRIBE_CONFIGS", END)}))[END]
-    assert one.action is TopicAction.REFUSED
-    assert one.reasons == (
-        "missing right DESCRIBE_CONFIGS on topic RMQ_SYS_TRANS_END_TOPIC: grant it to the user of this connection",
-    )
 
 
 @pytest.mark.parametrize(

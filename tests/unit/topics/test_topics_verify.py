@@ -77,11 +77,6 @@ def test_right_layout(cluster):
     assert layout.max_message_size == 1_000_000
 
 
-def test_missing_topics(cluster):
-    cluster.sights = dict.fromkeys(cluster.sights)
-    assert problems() == [f"{topic}: does not exist: {APPLY} creates it" for topic in (HALF, END, OP, OFFSET, DISCARD)]
-
-
 def test_everything_that_is_wrong_is_said_at_once(cluster):
     cluster.sights |= {
         HALF: facts(HALF, message_timestamp_type="CreateTime"),
@@ -145,16 +140,6 @@ def test_what_only_costs_time_is_told_and_not_refused(cluster):
         f"{OFFSET}: min.cleanable.dirty.ratio is 0.5, must be at most 0.1, or take-overs read more{sets}",
         f"{DISCARD}: retention.ms is 3600000 (1h), must be at least 2592000000 (30d), {early}{sets}",
     )
-
-
-def test_missing_rights_are_named(cluster):
-    cluster.sights |= {HALF: MissingRight("DESCRIBE", HALF), OFFSET: MissingRight("DESCRIBE_CONFIGS", OFFSET)}
-    half = f"{HALF}: missing right DESCRIBE on topic {HALF}: grant it to the user of this connection"
-    assert problems() == [
-        half,
-        f"{OFFSET}: missing right DESCRIBE_CONFIGS on topic {OFFSET}: grant it to the user of this connection",
-    ]
-    assert problems(client=True) == [half]
 
 
 def test_a_client_needs_no_rights_on_what_only_the_worker_touches(cluster):

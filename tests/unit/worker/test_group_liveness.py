@@ -44,18 +44,6 @@ def directory():
     return time, membership, GroupLiveness(membership, Names(), time)
 
 
-def test_p6_an_answer_is_believed_for_two_seconds():
-    time, membership, groups = directory()
-    ask(groups)
-    assert not groups.is_alive("g")
-    membership.answer(1)
-    assert groups.is_alive("g")
-    time.seconds += 1.9
-    assert groups.is_alive("g")
-    time.seconds += 0.2
-    assert not groups.is_alive("g")
-
-
 class SilentAdmin:
     """An AdminClient whose coordinator never answers, until the test does."""
 

@@ -95,13 +95,6 @@ def test_what_stands_before_goes_first(log: Log) -> None:
     assert log.ready(end(0, 3), end(1, 9), end(2, 4)) == 1
 
 
-def test_what_is_on_its_way_is_waited_for(log: Log) -> None:
-    log.kafka.proven = 10
-    assert log.ready(end(0, 9)) == 0
-    log.kafka.readable = 10
-    assert log.ready(end(0, 9)) == 1
-
-
 def test_what_is_proven_to_be_absent_is_judged_at_once_and_one_proof_is_enough(log: Log) -> None:
     assert log.ready(end(0, 9), end(1, 3), end(2, 8)) == 3
     assert log.kafka.asked == 1
@@ -113,12 +106,6 @@ def test_nobody_is_asked_again_while_it_is_on_its_way(log: Log) -> None:
         log.kafka.time += 0.05
         assert log.ready(end(0, 9)) == 0
     assert log.kafka.asked == 1
-
-
-def test_p2_what_a_broker_does_not_know_that_leads_no_more_is_not_absent(log: Log) -> None:
-    log.kafka.proven = 10
-    with pytest.raises(TimeoutError, match="did not come up to offset 10"):
-        log.seconds_until(1, end(0, 9))
 
 
 def test_without_a_majority_nothing_is_absent(log: Log) -> None:

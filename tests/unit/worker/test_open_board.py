@@ -111,16 +111,6 @@ def test_causes_are_counted_with_what_to_do_and_the_oldest_messages_come_first()
     }
 
 
-def test_the_messages_of_one_cause_are_listed_alone() -> None:
-    here = Here()
-    causes = {one["text"]: one["name"] for one in here.read()["causes"]}
-    assert [one["of"] for one in here.read(causes["held for topic orders: no topic orders"])["messages"]] == [
-        "0:5",
-        "0:6",
-    ]
-    assert [one["of"] for one in here.read(causes["pending, group alive"])["messages"]] == ["0:2"]
-
-
 def test_owners_are_asked_while_somebody_looks_one_question_at_a_time_and_seldom_if_it_takes_long() -> None:
     here = Here()
     assert here.board.take_snapshot("", NOW) == {"reading": True, "read": None}

@@ -60,12 +60,6 @@ def test_p8_new_commits_are_held_for_a_second_and_then_twice_as_long(time: Manua
     assert quarantine.reason_to_hold(TOPIC) is None
 
 
-def test_p8_held_messages_wait_for_a_probe_of_their_topic(quarantine: Quarantine):
-    assert quarantine.let_wait(7, ("good",)) is None
-    assert [quarantine.let_wait(offset, TOPIC) for offset in (8, 9)] == [InTurn("refused")] * 2
-    assert quarantine.next_probe() == ("bad", [8, 9])
-
-
 def test_p8_many_culprits_are_found_in_one_probe(time: ManualTime, quarantine: Quarantine):
     for offset in range(1_000):
         quarantine.let_wait(offset, TOPIC)
@@ -79,16 +73,6 @@ def test_p8_a_single_culprit_is_found_by_quarters(time: ManualTime, quarantine: 
     assert told[:5] == ["256 refused", "64 refused", "16 refused", "4 refused", "1 refused"]
     # All others are taken, each of them once.
     assert sum(int(one.split()[0]) for one in told if one.endswith("taken")) == 255
-
-
-def test_p8_a_refused_probe_is_followed_by_a_rest_of_three_times_its_duration(time: ManualTime, quarantine: Quarantine):
-    quarantine.let_wait(1, TOPIC)
-    quarantine.let_wait(2, TOPIC)
-    quarantine.note_probe_refused("bad", "refused", [1, 2], {}, 0.4)
-    time.seconds += 1.15
-    assert quarantine.next_probe() is None
-    time.seconds += 0.1
-    assert quarantine.next_probe() == ("bad", [1])
 
 
 def test_p8_a_message_that_was_refused_by_itself_is_tried_seldom_and_after_all_others(

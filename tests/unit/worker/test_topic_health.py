@@ -161,20 +161,6 @@ def test_p8_a_topic_with_small_batches_gets_small_batches_before_it_has_refused_
     assert health.quarantine.next_probe() == ("bad", [1])
 
 
-@pytest.mark.parametrize("limit", ["0", "77"])
-def test_p8_nothing_is_written_where_a_transaction_marker_has_no_room(kafka: Kafka, limit: str):
-    kafka.configs = {"max.message.bytes": limit}
-    client: Any = kafka
-    health = TopicHealth(ControllerRequests(lambda: client), TopicMemory(), kafka)
-    health.look_up(["bad"])
-    assert health.obstacle_of_new(message()) == (
-        f"topic bad: max.message.bytes is {limit}, and Kafka's own transaction marker takes 78 bytes: raise it"
-    )
-    kafka.configs = {"max.message.bytes": "78"}
-    turn(kafka, health, 1)
-    assert health.problem_of("bad") is None
-
-
 def test_p8_a_topic_that_takes_nothing_is_blocked_twice_as_long_each_time(kafka: Kafka, health: TopicHealth):
     def block() -> int:
         health.block_topic("bad", "it does not answer")
@@ -295,10 +281,10 @@ def test_p8_what_a_topic_takes_is_believed_for_a_second_and_asked_once_for_all_p
     for health in two:
         health.look_up(["good"])
     assert kafka.asked == ["good"]
-    kafka.configs = {"max.message.bytes": "10"}
+    kafka.configs = {"max.message.bytes": "77"}
     assert [health.why_endless({"good"}) for health in two] == [None, None]
     kafka.seconds += 1
-    why = "topic good: max.message.bytes is 10, and Kafka's own transaction marker takes 78 bytes: raise it"
+    why = "topic good: max.message.bytes is 77, and Kafka's own transaction marker takes 78 bytes: raise it"
     assert [health.why_endless({"good"}) for health in two] == [why, why]
     # The next plan knows it, too.
     assert [health.problem_of("good") for health in two] == [why, why]

@@ -1,4 +1,4 @@
-"""Liveness of a worker, and who is ready when, without Kafka."""
+"""Liveness and readiness of a worker, without Kafka."""
 
 from __future__ import annotations
 
@@ -10,12 +10,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
-from txbridge_rocketmq import door_process
 
 from tests.support.client_fakes import LAYOUT
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.runtime import Runtime
 from txbridge.core.names import Names
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka.controller_requests import ControllerRequests
@@ -404,6 +400,7 @@ def test_a_change_is_told_once_and_only_topics_that_are_all_there_and_others_end
     assert [text.partition(" ")[0] for text in texts] == [NAMED[short] for short in ("half", "half", "op", "half")]
     assert "were deleted and created again" in texts[-1]
     assert metrics.totals()["errors"] == 4
+    assert ready(health, worker) == [texts[-1]]
 
 
 def test_faust_leaves_another_cluster_once_and_does_not_join_there_again(health, clock, ended):
@@ -426,69 +423,12 @@ def test_faust_leaves_another_cluster_once_and_does_not_join_there_again(health,
     assert (health.not_ready()[0][:8], ended) == ("starting", [])
 
 
-class World:
-    """A worker that has partitions 0 and 1, one that has 2 and 3, a door and a client."""
-
-    def __init__(self):
-        self.now, self.kafka, self.watch = 1_000.0, FakeTopics(), TopicWatch(Names(), 4)
-        self.owners = [FakeOwner(partition) for partition in range(4)]
-        self.workers = [FakeWorker(*self.owners[:2]), FakeWorker(*self.owners[2:])]
-        self.healths = [Health(10_000, 20.0, 6_000, clock=lambda: self.now, end=lambda _: None) for _ in self.workers]
-        for health, worker in zip(self.healths, self.workers, strict=True):
-            watching(self.kafka, worker)
-            health.look_after(worker)
-        self.link = KafkaConnection("kafka:9092", clock=lambda: self.now)
-        self.link.cluster_id = "first"
-        self.answers = True
-        self.pass_time(2)
-
-    def pass_time(self, seconds):
-        """Let everybody ask Kafka, every two seconds."""
-        for _ in range(0, seconds, 2):
-            self.now += 2
-            for health in self.healths if self.answers else ():
-                health.ask()
-                health.look_at_topics()
-            if self.answers:
-                self.link.note_answer()
-                self.link.note_cluster(self.kafka.cluster, 0)
-                self.watch.note_partitions(self.kafka.counts["half"])
-
-    def uncover(self):
-        for worker in self.workers:
-            worker.answer = dataclasses.replace(worker.answer, uncovered=frozenset({3}))
-
-    def not_ready(self):
-        door = door_process._not_ready(self.link, self.watch, SimpleNamespace(is_set=lambda: False))
-        client = Runtime.is_connected.fget(SimpleNamespace(_connection=self.link))
-        return [*(" ".join(one.not_ready()) for one in self.healths), " ".join(door), "" if client else "not connected"]
-
-
-GAP, GONE = "no member of the group has partitions [3]", "do not exist any more: `txbridge topics apply`"
-OTHER, AGAIN = "answers at the same address: second, not first as at the start", "deleted and created again"
-SILENT = "the group's coordinator was not heard for 8 s"
-
-
-@pytest.mark.parametrize(
-    ("change", "seconds", "reasons"),
-    [
-        (lambda _: None, 60, ["", "", "", ""]),
-        # Only the worker that has it says no: the roll-out of the repair goes on.
-        (lambda world: vars(world.owners[0]).update(serving=False, error="cut"), 2, ["partition 0: cut", "", "", ""]),
-        (World.uncover, 16, ["", "", "", ""]),
-        (World.uncover, 20, [GAP, GAP, "", ""]),
-        (lambda world: world.kafka.ids.clear(), 2, [GONE, GONE, "", ""]),
-        (lambda world: world.kafka.ids.update(dict.fromkeys(ONES, 2)), 2, [AGAIN, AGAIN, "", ""]),
-        (lambda world: setattr(world.kafka, "cluster", "second"), 2, [OTHER, OTHER, OTHER, "not connected"]),
-        (lambda world: world.kafka.counts.update(half=6), 2, [*["their number was changed"] * 2, "has changed: 6", ""]),
-        (lambda world: setattr(world, "answers", False), 6, ["", "", "", ""]),
-        (lambda world: setattr(world, "answers", False), 8, [SILENT, SILENT, "cannot be reached", "not connected"]),
-    ],
-)
-def test_who_is_ready_when(change, seconds, reasons):
-    """Two workers, a door and a client, so many seconds after a change."""
-    world = World()
-    change(world)
-    world.pass_time(seconds)
-    for found, wanted in zip(world.not_ready(), reasons, strict=True):
-        assert wanted in found if wanted else found == ""
+def test_partitions_that_no_member_has_are_told_when_that_is_no_hand_over(health, clock):
+    worker, loop = FakeWorker(FakeOwner(0)), FakeLoop()
+    health.look_after(worker)
+    look(health, clock, loop, 2)
+    worker.answer = dataclasses.replace(worker.answer, uncovered=frozenset({3}))
+    look(health, clock, loop, 16)
+    assert health.not_ready() == []
+    look(health, clock, loop, 4)
+    assert health.not_ready() == ["no member of the group has partitions [3]"]
