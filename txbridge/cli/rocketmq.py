@@ -81,7 +81,8 @@ class DoorLoad:
         "127.0.0.1"
     )
     memory_mib: Annotated[
-        int, _option("MEMORY", "MiB of requests that are read or answered at a time.", "--memory", min=32)
+        int,
+        _option("MEMORY", "MiB of requests that are read or answered at a time.", "--memory", metavar="MIB", min=32),
     ] = 256
     max_connections: Annotated[int, _option("MAX_CONNECTIONS", "Connections of clients.", min=1)] = 5_000
     max_groups: Annotated[int, _option("MAX_GROUPS", "Producer groups whose checks this door reads.", min=1)] = 500
