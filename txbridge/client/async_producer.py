@@ -59,6 +59,4 @@ class AsyncTransactionProducer(AsyncBridge[G]):
             run = self._listener.execute_local_transaction
             attempt.outcome = await call_function(run, attempt.given, arg, left_running=left.append)
         assert self._hand_over is not None
-        return AsyncTransactionSendResult.of_decision(
-            attempt.prepared, attempt.outcome, attempt.end, _hand_over=self._hand_over
-        )
+        return AsyncTransactionSendResult.of_attempt(attempt, _hand_over=self._hand_over)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 #: Looks a transaction up: whether it is committed, None if nobody knows yet.
 Check: TypeAlias = Callable[[MessageExt], bool | None]
 AsyncCheck: TypeAlias = Check | Callable[[MessageExt], Awaitable[bool | None]]
-#: Runs a local transaction: called with the message and the argument of the send.
-LocalTransaction: TypeAlias = Callable[[MessageExt, Any], Any]
 
 
 @dataclass(slots=True)

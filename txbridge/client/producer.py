@@ -73,15 +73,12 @@ class TransactionProducer(Bridge[G]):
 
         """
         message = joined(message, self._options.names)
-        return self._send_one(message, arg)
-
-    def _send_one(self, message: Message, arg: Any) -> TransactionSendResult:
         runtime = self._life.runtime or self._life.start_client()
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait forever.
         running = calling(self)
         with running, self._attempt(runtime, running, message) as attempt:
             attempt.outcome = execute(self._listener.execute_local_transaction, attempt.given, arg)
-        return TransactionSendResult.of_decision(attempt.prepared, attempt.outcome, attempt.end)
+        return TransactionSendResult.of_attempt(attempt)
 
     def submit_message_in_transaction(
         self, message: Message | Iterable[Message], arg: Any = None
@@ -101,15 +98,15 @@ class TransactionProducer(Bridge[G]):
         RocketMQ has no such call. It raises what `send_message_in_transaction` raises before the half message is handed
         over.
         """
-        message, run = joined(message, self._options.names), self._listener.execute_local_transaction
+        message = joined(message, self._options.names)
         runtime = self._life.runtime or self._life.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.
             stored: Future[TransactionSendResult] = ContainedFuture()
-            stored.set_result(self._send_one(message, arg))
+            stored.set_result(self.send_message_in_transaction(message, arg))
             return stored
         sends = runtime.sends
-        return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg, run)
+        return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg)
 
     def _flush_calls(self, timeout: float | None) -> int:
         if self._pipeline.is_called_by_it():

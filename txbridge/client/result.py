@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Self
 from txbridge.client.answers import LocalTransactionState, SendStatus
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.decide.decision_batcher import settled_ticket
-from txbridge.client.listener import ListenerOutcome
 from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
 
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_batcher import Ticket
-    from txbridge.client.prepare.prepared import Prepared
+    from txbridge.client.flow.undecided import Undecided
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,10 @@ class _Sent:
     send_status: SendStatus = SendStatus.SEND_OK
 
     @classmethod
-    def of_decision(
-        cls, prepared: Prepared, outcome: ListenerOutcome, end: Ticket | None = None, **more: object
-    ) -> Self:
-        """Return the result after the local transaction; without `end` no END is on its way."""
+    def of_attempt(cls, attempt: Undecided, **more: object) -> Self:
+        """Return the result of an attempt whose local transaction is over."""
+        prepared, outcome, end = attempt.prepared, attempt.outcome, attempt.end
+        assert outcome is not None
         made = cls.__new__(cls)
         # Not by __init__, because that of a frozen dataclass sets each attribute with a call of its own.
         made.__dict__.update(

@@ -17,7 +17,7 @@ from txbridge.client.base.log import report
 from txbridge.client.errors import PrepareError, closed
 from txbridge.client.flow.attempts import InFlight
 from txbridge.client.flow.undecided import Undecided
-from txbridge.client.listener import LocalTransaction, TransactionListener
+from txbridge.client.listener import TransactionListener, execute
 from txbridge.client.message import Message
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import TransactionSendResult
@@ -113,7 +113,6 @@ class _Attempt:
     transaction_id: str
     message: Message
     arg: Any
-    run: LocalTransaction
     future: Future[TransactionSendResult]
     size: int
     #: Epoch from InFlight; None until it counts there, and once it is over.
@@ -154,11 +153,11 @@ class Pipeline:
         self._stopped = self._closed = False
 
     def submit_transaction(
-        self, sends: SendPath, transaction_id: str, message: Message, arg: Any, run: LocalTransaction
+        self, sends: SendPath, transaction_id: str, message: Message, arg: Any
     ) -> Future[TransactionSendResult]:
         """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
-        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, run, future, message.size)
+        attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, message.size)
         try:
             # Inside, because an interrupt must not leave an attempt for which flush() or close() would wait forever.
             self._enter_flight(attempt)
@@ -308,8 +307,10 @@ class Pipeline:
                 try:
                     if isinstance(prepared, PrepareError):
                         prepared = sends.require_stored(attempt.transaction_id, prepared)
-                    undecided = Undecided(sends, prepared, attempt.message)
-                    result = undecided.run_listener(attempt.run, attempt.arg)
+                    with Undecided(sends, prepared, attempt.message) as undecided:
+                        run = self._listener.execute_local_transaction
+                        undecided.outcome = execute(run, undecided.given, attempt.arg)
+                    result = TransactionSendResult.of_attempt(undecided)
                 except BaseException as error:  # noqa: BLE001  as any executor: the caller gets it from the future
                     future.set_exception(error)
                 else:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from txbridge.client.listener import ListenerOutcome, LocalTransaction, execute, execution_failed
-from txbridge.client.result import TransactionSendResult
+from txbridge.client.listener import ListenerOutcome, execution_failed
 
 if TYPE_CHECKING:
     from txbridge.client.decide.decision_batcher import Ticket
@@ -44,9 +43,3 @@ class Undecided:
         assert self.outcome is not None
         if self._sends is not None:
             self.end = self._sends.send_decision(self.prepared, self.outcome, self._message)
-
-    def run_listener(self, run: LocalTransaction, arg: Any) -> TransactionSendResult:
-        """Do it all in this thread: the local transaction is a function of the application."""
-        with self:
-            self.outcome = execute(run, self.given, arg)
-        return TransactionSendResult.of_decision(self.prepared, self.outcome, self.end)
