@@ -210,7 +210,10 @@ class ContainerBackend(ProcessBackend):
         return self._kafka.get_bootstrap_server()
 
     def start(self) -> Self:
-        require_docker()
+        if (problem := docker_problem()) is not None:
+            raise EnvironmentProblemError(
+                f"{problem}. Start Docker, or use the embedded Kafka (--txbridge-backend=embedded)"
+            )
         for image in filter(None, (self._kafka_image, self._worker_image)):
             _require_image(image)
         if not testcontainers_config.ryuk_disabled:
@@ -264,15 +267,6 @@ def _socket_problem(path: str) -> str | None:
     except OSError as error:
         return f"{error.strerror or error} ({path})"
     return None if " 200 " in answer else f"{answer or 'no answer'} ({path})"
-
-
-def require_docker() -> None:
-    """Raise EnvironmentProblemError when containers cannot run here."""
-    problem = docker_problem()
-    if problem is not None:
-        raise EnvironmentProblemError(
-            f"{problem}. Start Docker, or use the embedded Kafka (--txbridge-backend=embedded)"
-        )
 
 
 def _require_image(image: str) -> None:

@@ -186,8 +186,17 @@ class Sandbox:
         return found
 
     def read_fate(self, transaction: HasCoordinates) -> TransactionState:
-        """The current state of a transaction, named by the result of a send or by the MessageExt of a listener."""
-        return state_of(self._open_connection, transaction)
+        """The current state of a transaction, named by the result of a send or by the MessageExt of a listener.
+
+        It is read from the topics alone: pending when no worker has seen the transaction yet. Raises AssertionError
+        when there is no half message, and the errors of `txbridge.operations.list_pending`.
+        """
+        connection = self._open_connection
+        partition, offset = transaction.half_partition, transaction.half_offset
+        view = read_view(connection, partition)
+        found = view.find_open(offset) or view.outcome_of(offset) or old_outcome(connection, view, offset)
+        assert found is not None, f"there is no half message at {partition}:{offset} in {connection.names.half}"
+        return found.state
 
     def wait_fate(
         self,
@@ -294,21 +303,6 @@ def _refuse_on_loop(name: str) -> None:
     except RuntimeError:
         return
     raise UsageError(f"{name}() would block the event loop: await sandbox.aio.{name}()")
-
-
-def state_of(connection: Connection, transaction: HasCoordinates) -> TransactionState:
-    """The current state of a transaction, from the topics alone; pending when no worker has seen it yet.
-
-    Raises AssertionError when there is no half message, and the errors of `txbridge.operations.list_pending`.
-    """
-    partition, offset = transaction.half_partition, transaction.half_offset
-    view = read_view(connection, partition)
-    message = view.find_open(offset)
-    if message is not None:
-        return message.state
-    outcome = view.outcome_of(offset) or old_outcome(connection, view, offset)
-    assert outcome is not None, f"there is no half message at {partition}:{offset} in {connection.names.half}"
-    return outcome.state
 
 
 def read_committed(kafka: Mapping[str, Any], topic: str, partitions: int) -> list[Message]:

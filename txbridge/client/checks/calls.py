@@ -74,7 +74,8 @@ def parse_check(record: Record, group: str, topic_names: Names, partitions: int)
 class CheckCalls(ABC):
     """Asks the application, and counts the checks that it has not answered. Thread-safe."""
 
-    def __init__(self, owner: object) -> None:
+    def __init__(self, listener: TransactionListener | AsyncTransactionListener, owner: object) -> None:
+        self._listener = listener
         self._owner = owner
         self._condition = threading.Condition()
         self._asked = 0
@@ -150,8 +151,7 @@ class ThreadChecks(CheckCalls):
     """Calls in a pool of threads (RocketMQ's checkExecutor)."""
 
     def __init__(self, listener: TransactionListener, owner: object, max_size: int) -> None:
-        super().__init__(owner)
-        self._listener = listener
+        super().__init__(listener, owner)
         # A pool starts its threads when it is used, so this costs nothing yet.
         self._executor = ThreadPoolExecutor(max_size, thread_name_prefix="txbridge-check-pool")
 
@@ -176,8 +176,7 @@ class LoopChecks(CheckCalls):
     def __init__(
         self, listener: TransactionListener | AsyncTransactionListener, owner: object, concurrency: int
     ) -> None:
-        super().__init__(owner)
-        self._listener = listener
+        super().__init__(listener, owner)
         self._turns = asyncio.Semaphore(concurrency)
         #: The application's loop; set before the first check comes.
         self.loop: asyncio.AbstractEventLoop

@@ -65,7 +65,7 @@ class _DefaultTopics:
 class MemoryClient:
     """A started client. It is its own connection, its own writer of half messages and its own sender of decisions.
 
-    It does everything in the calling thread.
+    It cancels by itself, too. It does everything in the calling thread.
     """
 
     #: As a HalfWriter: called after a half message.
@@ -78,6 +78,7 @@ class MemoryClient:
     ) -> None:
         """`leave` is called at its end."""
         self.group = options.group
+        self.cancellation = self
         self._checks = checks
         #: Whether its process has died.
         self.has_crashed = False
@@ -106,10 +107,6 @@ class MemoryClient:
     def is_called_by_it(self) -> bool:
         """There is no thread for which a caller could wait."""
         return False
-
-    @property
-    def cancellation(self) -> MemoryClient:
-        return self
 
     def cancel(self, transaction: Cancellable, reason: str, _timeout: float | None) -> CancelResult:
         """Find the transaction, and give it up if it waits. The worker answers at once."""
