@@ -73,14 +73,14 @@ class BarrierListener(TransactionListener[G]):
         """
         if self._function is None:
             raise UsageError("the listener has no function for its local transactions: give it one, or announce")
-        opened = Opened[G](message)
         try:
             with self.open_transaction(message) as opened:
-                opened.answer = commit_of(self._function(*opened.given, opened.message, arg))
+                require_commit(self._function(*opened.given, opened.message, arg))
         except (RowDecidesError, LostTransactionError, Rollback):
             if message.course.stage is not Stage.COMMITTED:
                 raise
-        return opened.answer
+            return LocalTransactionState.COMMIT_MESSAGE
+        return LocalTransactionState.COMMIT_MESSAGE if opened.message.has_half else Stored()
 
     @contextmanager
     def open_transaction(self, message: MessageExt) -> Iterator[Opened[G]]:
@@ -89,7 +89,7 @@ class BarrierListener(TransactionListener[G]):
         What goes wrong is raised, and the stage of `message.course` says what is certain: ROLLED_BACK, or COMMITTED if
         it was too late to roll back, because the block has sent COMMIT as text, or a statement that commits.
         """
-        course, opened = message.course, Opened[G](message)
+        course = message.course
         course.stage = Stage.BEFORE
         try:
             self._verify_once()
@@ -119,7 +119,6 @@ class BarrierListener(TransactionListener[G]):
             raise
         if not message.has_half and self.forwarding is not None:
             self.forwarding.count_stored()
-            opened.answer = Stored()
 
     def _is_committed(self, message: MessageExt, error: BaseException) -> bool:
         """Whether the table says that a transaction which has failed is committed. Notes if it is rolled back."""
@@ -193,16 +192,15 @@ class BarrierListener(TransactionListener[G]):
         return found.get(row_id, new)
 
 
-def commit_of(returned: object) -> LocalTransactionState:
-    """What the function's return value commits with. Raises Rollback for False, and UsageError for no decision."""
-    if returned is None or returned is True:
-        return LocalTransactionState.COMMIT_MESSAGE
+def require_commit(returned: object) -> None:
+    """Raise Rollback for False, and UsageError for no decision: the function has returned this."""
     if returned is False:
         raise Rollback
-    raise UsageError(
-        "the function of a transactional message returns None or True to commit and False to roll back, not "
-        f"{type(returned).__name__}: rolled back"
-    )
+    if returned is not None and returned is not True:
+        raise UsageError(
+            "the function of a transactional message returns None or True to commit and False to roll back, not "
+            f"{type(returned).__name__}: rolled back"
+        )
 
 
 _CHECK_WAS_FIRST = "a check was first and has rolled the transaction back, without effect: send it again"

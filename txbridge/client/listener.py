@@ -38,8 +38,6 @@ class Opened(Generic[G]):
     given: tuple[G, ...] = ()
     #: Messages that become rows of the outbox at its end; None without an outbox.
     added: list[Message] | None = None
-    #: What it is committed with.
-    answer: LocalTransactionState | Stored = LocalTransactionState.COMMIT_MESSAGE
 
 
 class TransactionListener(ABC, Generic[G]):

@@ -65,7 +65,7 @@ class _DefaultTopics:
 class MemoryClient:
     """A started client. It is its own connection, its own writer of half messages and its own sender of decisions.
 
-    It cancels by itself, too. It does everything in the calling thread.
+    It does everything in the calling thread.
     """
 
     #: As a HalfWriter: called after a half message.
@@ -78,6 +78,7 @@ class MemoryClient:
     ) -> None:
         """`leave` is called at its end."""
         self.group = options.group
+        #: As a Cancellation.
         self.cancellation = self
         self._checks = checks
         #: Whether its process has died.
