@@ -108,19 +108,20 @@ class Announcement(Generic[G]):
         return error if is_certain or isinstance(error, UsageError) else OutcomeUnknownError(self.transaction_id)
 
 
-def refuse_nested(bridge: object) -> None:
-    """Raise UsageError in the block of another announcement: one could be committed, and the other rolled back."""
+def announced(bridge: object, messages: tuple[Message, ...], options: ClientOptions) -> Message:
+    """Return the messages of an announcement as one to send. Raises UsageError if they cannot be sent.
+
+    Also in the block of another announcement of the bridge: one could be committed, and the other rolled back.
+    """
+    if messages:
+        message = joined(messages if len(messages) > 1 else messages[0], options.names)
+    elif options.has_kafka:
+        raise UsageError("name the messages at announce: this bridge prepares them before the block")
+    else:
+        message = NO_MESSAGE
     if is_called_by(bridge):
         raise UsageError(
             "announce was called in the block of an announcement, whose transaction would be another one: name all "
             "messages of one transaction at its announce"
         )
-
-
-def announced(messages: tuple[Message, ...], options: ClientOptions) -> Message:
-    """Return the messages of an announcement as one to send. Raises UsageError if they cannot be sent."""
-    if not messages:
-        if options.has_kafka:
-            raise UsageError("name the messages at announce: this bridge prepares them before the block")
-        return NO_MESSAGE
-    return joined(messages if len(messages) > 1 else messages[0], options.names)
+    return message

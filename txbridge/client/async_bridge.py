@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
-from txbridge.client.announcement import Announcement, announced, refuse_nested
+from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.base.loop_bridge import HandOver
@@ -121,8 +121,7 @@ class AsyncBridge(Generic[G]):
         A cancelled task gets CancelledError and nothing else. Before the COMMIT is sent, that rolls back; afterwards a
         check decides.
         """
-        message = announced(messages, self._options)
-        refuse_nested(self)
+        message = announced(self, messages, self._options)
         tx = None
         try:
             async with self._attempt(message) as attempt:
@@ -141,7 +140,7 @@ class AsyncBridge(Generic[G]):
         hand_over, runtime = await self._ensure_started()
         if runtime is None:
             # Kafka has not answered since the start.
-            self._life.refuse_send(is_stored=self._listener.forwarding is not None)
+            self._life.refuse_send()
             with calling(self), Undecided(None, Prepared.without_half(), message) as attempt:
                 yield attempt
             return

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
-from txbridge.client.announcement import Announcement, announced, refuse_nested
+from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
@@ -142,8 +142,7 @@ class Bridge(Generic[G]):
             OutcomeUnknownError: At the end of the block. Nobody knows the outcome, and a check decides.
 
         """
-        message = announced(messages, self._options)
-        refuse_nested(self)
+        message = announced(self, messages, self._options)
         runtime = self._life.runtime or self._life.start_client()
         running, tx = calling(self), None
         try:
@@ -162,7 +161,7 @@ class Bridge(Generic[G]):
         """Prepare the message, and send the decision at the end. The caller holds `running`."""
         if runtime is None:
             # Kafka has not answered since the start.
-            self._life.refuse_send(is_stored=self._listener.forwarding is not None)
+            self._life.refuse_send()
             with Undecided(None, Prepared.without_half(), message) as attempt:
                 yield attempt
             return

@@ -139,6 +139,7 @@ _OUTCOMES: dict[object, ListenerOutcome] = {
     **{outcome.state: outcome for outcome in (COMMIT, _ROLLBACK, UNKNOWN)},
     True: COMMIT,
     False: _ROLLBACK,
+    None: UNKNOWN,
 }
 
 
@@ -185,12 +186,10 @@ def judged(returned: object, message: MessageExt, function: Callable[..., Any]) 
     None is unknown, as in RocketMQ; True commits, and False rolls back. Any other value that is no answer is a mistake
     of the listener, and is unknown too.
     """
-    if isinstance(returned, LocalTransactionState | bool):
+    if isinstance(returned, LocalTransactionState | bool | None):
         return _OUTCOMES[returned]
     if isinstance(returned, Stored):
         return STORED
-    if returned is None:
-        return UNKNOWN
     method = getattr(function, "__name__", "execute")
     remark = f"{method} returned {type(returned).__name__}, not a LocalTransactionState: counted as unknown"
     report(

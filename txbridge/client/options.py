@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
     from txbridge.client.metrics import ClientMetrics
 
-#: A broker restarts in 10 to 20 s. So a service that starts together with its Kafka succeeds, and one with a wrong
-#: address fails while somebody is still watching.
-DEFAULT_START_TIMEOUT_S = 30.0
-#: RocketMQ's checkRequestHoldMax.
-DEFAULT_CHECK_REQUEST_HOLD_MAX = 2000
-DEFAULT_TIMER_MAX_DELAY_S = DEFAULT_TIMER_MAX_DELAY_MS / 1000
 #: A blocking service with 200 orders a second sends 40 END records instead of 200, and its worker as many Kafka
 #: transactions. The wait is as long as a person or a service behind Kafka does not notice. It is longer than the
 #: worker's commit_interval (20 ms): a worker that has one client is then ready when the next record comes. With two
@@ -52,11 +46,14 @@ class ClientOptions:
     group: str
     settings: Mapping[str, Any] = field(repr=False)
     namespace: str = ""
-    start_timeout: float = DEFAULT_START_TIMEOUT_S
-    check_request_hold_max: int = DEFAULT_CHECK_REQUEST_HOLD_MAX
+    #: Seconds. A broker restarts in 10 to 20 s. So a service that starts together with its Kafka succeeds, and one with
+    #: a wrong address fails while somebody is still watching.
+    start_timeout: float = 30.0
+    #: RocketMQ's default.
+    check_request_hold_max: int = 2000
     metrics: ClientMetrics | None = None
     #: Seconds.
-    timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_S
+    timer_max_delay: float = DEFAULT_TIMER_MAX_DELAY_MS / 1000
     #: Seconds.
     commit_interval: float = DEFAULT_COMMIT_INTERVAL_S
     #: Of a listener with an outbox.

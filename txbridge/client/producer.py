@@ -21,8 +21,8 @@ from txbridge.errors import UsageError
 class TransactionProducer(Bridge[G]):
     """Producer of transactional messages of one producer group. It also answers the worker's checks. Thread-safe.
 
-    It is a Bridge whose transactions are the methods of a listener, or functions: each is what the block of an
-    announcement is. A bridge has the arguments that are not named here.
+    It is a Bridge whose transactions are calls of a listener's method: each is what the block of an announcement is. A
+    bridge has the arguments that are not named here.
 
     Args:
         listener: Your code, which runs the local transactions and looks them up again.
@@ -52,9 +52,8 @@ class TransactionProducer(Bridge[G]):
     ) -> TransactionSendResult:
         """Store the half message, run the local transaction with `arg`, and send its decision.
 
-        This is RocketMQ's sendMessageInTransaction. The local transaction is the listener's, which gets `arg`. None
-        counts as unknown, except with a SQL listener. So does an exception but `Rollback`; it is in the result instead
-        of being raised.
+        This is RocketMQ's sendMessageInTransaction. The local transaction is the listener's, which gets `arg`. An
+        exception of it is in the result instead of being raised.
 
         Of several messages readers see all or none, in each partition in their order. They are one half message with
         one local transaction and one decision; the listener finds them in `message.messages`. At most 1,000 messages go

@@ -140,14 +140,14 @@ class Life:
             # It is raised more than once, and would collect the traces of all times.
             raise error.with_traceback(None)
 
-    def refuse_send(self, *, is_stored: bool) -> None:
-        """Raise why a message cannot be sent before the client is started, unless the message `is_stored` instead.
+    def refuse_send(self) -> None:
+        """Raise why a message cannot be sent before the client is started, unless an outbox stores it instead.
 
         Raises PrepareError while Kafka is away, and as `start` what is wrong in Kafka. Raises UsageError in any case,
         for a setting that can never work.
         """
         error = self._start_error
-        if is_stored and (error is None or isinstance(error, EnvironmentProblemError)):
+        if self._options.forwarding is not None and (error is None or isinstance(error, EnvironmentProblemError)):
             return
         self.raise_start_error()
         raise PrepareError(
