@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import Any, Unpack
 
 from txbridge.client.answers import G
-from txbridge.client.base.contained import ContainedFuture, calling
+from txbridge.client.base.contained import ContainedFuture, calling, is_called_by
 from txbridge.client.bridge import Bridge
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.listener import TransactionListener, execute
@@ -108,12 +108,12 @@ class TransactionProducer(Bridge[G]):
         return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg)
 
     def _flush_calls(self, timeout: float | None) -> int:
-        if self._pipeline.is_called_by_it():
+        if is_called_by(self._pipeline):
             raise UsageError("flush() was called by a submitted transaction, for which it would have to wait")
         return self._pipeline.flush(timeout)
 
     def _is_calling(self) -> bool:
-        return super()._is_calling() or self._pipeline.is_called_by_it()
+        return super()._is_calling() or is_called_by(self._pipeline)
 
     def _refuse_calls(self) -> None:
         self._pipeline.stop()

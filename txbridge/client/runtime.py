@@ -79,18 +79,12 @@ class Runtime:
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
-        self._halves = HalfWriters(
-            lambda linger_ms, thread: HalfWriter(
-                Wire(half_config(linger_ms), connection),
-                connection,
-                names,
-                group,
-                thread,
-                self._shortage,
-                miss_before_s,
-                self._watch,
-            )
-        )
+
+        def new_writer(linger_ms: float, thread: str) -> HalfWriter:
+            wire = Wire(half_config(linger_ms), connection)
+            return HalfWriter(wire, connection, names, group, thread, self._shortage, miss_before_s, self._watch)
+
+        self._halves = HalfWriters(new_writer)
         # Names this process to people who read END. RocketMQ's client id has the same form.
         client_id = f"{socket.gethostname()}@{os.getpid()}"
         self._ends = DecisionSender(

@@ -188,10 +188,6 @@ class Pipeline:
             self._news.wait_for(lambda: not self._in_flight.left_of(mark), timeout)
             return self._in_flight.left_of(mark)
 
-    def is_called_by_it(self) -> bool:
-        """Whether this code runs in a local transaction, or in a callback of a future."""
-        return is_called_by(self)
-
     def stop(self) -> None:
         """Refuse further calls, also those that wait for room. Returns at once."""
         with self._lock:
