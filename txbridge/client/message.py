@@ -93,6 +93,8 @@ class Message:
     deliver_at: int | None
     #: The `delay` that was given (ms). MemoryBridge, whose time stands still, counts it from the send.
     delay_ms: ClassVar[int | None] = None
+    #: All messages of a transaction with several ones, or with none.
+    _several: ClassVar[tuple[Message, ...] | None] = None
 
     @overload
     def __init__(
@@ -164,7 +166,7 @@ class Message:
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages of the transaction, in the order of delivery; for a plain message only this one."""
-        return (self,)
+        return (self,) if self._several is None else self._several
 
     @property
     def size(self) -> int:
@@ -199,14 +201,6 @@ class MessageExt(Message):
     barrier_id: str | None = None
     #: Time at which Kafka stored this check, in ms since 1970-01-01 UTC; None in `execute_local_transaction`.
     check_timestamp: int | None = None
-
-    #: All messages of a transaction with several ones, or with none.
-    _several: ClassVar[tuple[Message, ...] | None] = None
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """All messages of the transaction, in the order of delivery."""
-        return (self,) if self._several is None else self._several
 
     @property
     def has_half(self) -> bool:

@@ -13,8 +13,6 @@ from txbridge.errors import UsageError
 class Several(Message):
     """The message that becomes the half message: topic and key of the first message, and all messages as the value."""
 
-    _messages: tuple[Message, ...]
-
     def __init__(self, messages: tuple[Message, ...], check_immunity_time: int | None, headers: Headers = ()) -> None:
         first = messages[0]
         # Different times are in the frames.
@@ -27,12 +25,7 @@ class Several(Message):
             check_immunity_time=check_immunity_time,
             deliver_at=deliver_at,
         )
-        self.__dict__["_messages"] = messages
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages, in the order in which they are delivered."""
-        return self._messages
+        self.__dict__["_several"] = messages
 
     def with_headers(self, headers: Iterable[tuple[str, bytes]], unless: str) -> Several:
         """Return a copy with these headers. Each message gets them, too, unless it has one with the name `unless`."""
