@@ -58,5 +58,4 @@ class AsyncTransactionProducer(AsyncBridge[G]):
         async with self._attempt(message, left) as attempt:
             run = self._listener.execute_local_transaction
             attempt.outcome = await call_function(run, attempt.given, arg, left_running=left.append)
-        assert self._hand_over is not None
         return AsyncTransactionSendResult.of_attempt(attempt, _hand_over=self._hand_over)

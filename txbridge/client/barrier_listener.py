@@ -106,7 +106,9 @@ class BarrierListener(TransactionListener[G]):
                 **message.log_fields,
                 next="rolled back, without effect; the sender may send it again",
             )
-            raise RolledBackByCheck(_CHECK_WAS_FIRST) from None
+            raise RolledBackByCheck(
+                "a check was first and has rolled the transaction back, without effect: send it again"
+            ) from None
         except BaseException as error:
             self._barrier.note_failed(message.transaction_id)
             if self._is_committed(message, error) and not message.has_half:
@@ -201,6 +203,3 @@ def require_commit(returned: object) -> None:
             "the function of a transactional message returns None or True to commit and False to roll back, not "
             f"{type(returned).__name__}: rolled back"
         )
-
-
-_CHECK_WAS_FIRST = "a check was first and has rolled the transaction back, without effect: send it again"

@@ -250,18 +250,17 @@ class AsyncTransactionListener(ABC, Generic[G]):
         return None
 
 
-#: Gets the future of the thread that still runs the method when a call is cancelled. A thread cannot be cancelled.
-LeftRunning = Callable[["asyncio.Future[Any]"], object]
-
-
 async def call_function(
     run: Callable[..., Any],
     message: MessageExt,
     *more: Any,
     failed: Callable[[MessageExt, BaseException], ListenerOutcome] = execution_failed,
-    left_running: LeftRunning = lambda _: None,
+    left_running: Callable[[asyncio.Future[Any]], object] = lambda _: None,
 ) -> ListenerOutcome:
-    """Do as `execute`, without blocking the loop. Raises also CancelledError."""
+    """Do as `execute`, without blocking the loop. Raises also CancelledError.
+
+    Then `left_running` gets the future of a thread that still runs the function: a thread cannot be cancelled.
+    """
     try:
         if is_coroutine_function(run):
             returned = await run(message, *more)
@@ -278,7 +277,7 @@ async def call_function(
 
 
 async def _in_thread(
-    run: Callable[..., Any], arguments: tuple[Any, ...], left_running: LeftRunning
+    run: Callable[..., Any], arguments: tuple[Any, ...], left_running: Callable[[asyncio.Future[Any]], object]
 ) -> tuple[Any, BaseException | None]:
     """Call the function in a thread. Returns its result and its exception."""
     is_cancelled = False

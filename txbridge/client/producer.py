@@ -104,8 +104,7 @@ class TransactionProducer(Bridge[G]):
             stored: Future[TransactionSendResult] = ContainedFuture()
             stored.set_result(self.send_message_in_transaction(message, arg))
             return stored
-        sends = runtime.sends
-        return self._pipeline.submit_transaction(sends, sends.admit_message(message), message, arg)
+        return self._pipeline.submit_transaction(runtime.sends, message, arg)
 
     def _flush_calls(self, timeout: float | None) -> int:
         if is_called_by(self._pipeline):

@@ -150,6 +150,5 @@ def txbridge_producer(
     txbridge_listener: TransactionListener,
 ) -> Iterator[TransactionProducer]:
     """A started producer of the group `test` with your `txbridge_listener`; a worker serves."""
-    producer = TransactionProducer("test", txbridge_listener, txbridge.settings, namespace=txbridge.namespace)
-    with producer:
+    with TransactionProducer("test", txbridge_listener, txbridge.settings, namespace=txbridge.namespace) as producer:
         yield producer

@@ -152,10 +152,9 @@ class Pipeline:
         #: Whether further calls are refused, and whether further local transactions are.
         self._stopped = self._closed = False
 
-    def submit_transaction(
-        self, sends: SendPath, transaction_id: str, message: Message, arg: Any
-    ) -> Future[TransactionSendResult]:
+    def submit_transaction(self, sends: SendPath, message: Message, arg: Any) -> Future[TransactionSendResult]:
         """Hand the half message over. Blocks while too much is in flight. Raises UsageError after close."""
+        transaction_id = sends.admit_message(message)
         future: Future[TransactionSendResult] = LightFuture(self._resolved)
         attempt = _Attempt(self._ready, sends, transaction_id, message, arg, future, message.size)
         try:
