@@ -27,17 +27,14 @@ class Several(Message):
         )
         self.__dict__["_several"] = messages
 
-    def with_headers(self, headers: Iterable[tuple[str, bytes]], unless: str) -> Several:
-        """Return a copy with these headers. Each message gets them, too, unless it has one with the name `unless`."""
-        more = tuple(headers)
-        messages = tuple(
-            one if any(name == unless for name, _ in one.headers) else with_headers(one, more) for one in self.messages
-        )
-        return Several(messages, self.check_immunity_time, more)
 
-
-def with_headers(message: Message, headers: Headers) -> Message:
-    """Return the message with more headers."""
+def with_headers(message: Message, headers: Headers, unless: str) -> Message:
+    """Return the message with more headers, unless it has one with the name `unless`. Each of several gets them."""
+    if isinstance(message, Several):
+        messages = tuple(with_headers(one, headers, unless) for one in message.messages)
+        return Several(messages, message.check_immunity_time, headers)
+    if any(name == unless for name, _ in message.headers):
+        return message
     # A plain one, because a subclass may take other arguments.
     made = Message.__new__(Message)
     made.__dict__.update(message.__dict__, headers=(*message.headers, *headers))

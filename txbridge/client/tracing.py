@@ -18,7 +18,7 @@ from txbridge.client.errors import PrepareError
 from txbridge.client.message import Message, MessageExt
 from txbridge.client.prepare.half_writer import Report
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.several_messages import Several, with_headers
+from txbridge.client.several_messages import with_headers
 from txbridge.core.decision_record import Source
 from txbridge.core.names import short_id
 from txbridge.masking import masked
@@ -62,11 +62,7 @@ class ClientTracing:
         context = trace.set_span_in_context(span, parent)
         carried = message
         if span.get_span_context().is_valid:
-            headers = tracing.headers_of_context(context)
-            if isinstance(message, Several):
-                carried = message.with_headers(headers, unless=tracing.TRACEPARENT)
-            elif not any(name == tracing.TRACEPARENT for name, _ in message.headers):
-                carried = with_headers(message, headers)
+            carried = with_headers(message, tracing.headers_of_context(context), unless=tracing.TRACEPARENT)
         self._prepared[transaction_id] = (context, message.topic)
 
         def end_span(result: Prepared | PrepareError) -> None:

@@ -96,7 +96,7 @@ def test_a_delay_beyond_the_longest_is_refused():
 
 def test_tracing_keeps_the_time():
     message = Message("orders", b"", b"k", timestamp=7, partition=1, check_immunity_time=5, delay=1)
-    assert with_headers(message, [("traceparent", b"x")]) == Message(
+    assert with_headers(message, [("traceparent", b"x")], "traceparent") == Message(
         "orders", b"", b"k", [("traceparent", b"x")], 7, 1, 5, NOW + 1_000
     )
 
@@ -114,7 +114,9 @@ class OrderMessage(Message):
     ids=["subclass", "forwarded"],
 )
 def test_tracing_takes_every_kind_of_message(message):
-    assert with_headers(message, [("traceparent", b"x")]) == Message("orders", b"7", headers=[("traceparent", b"x")])
+    assert with_headers(message, [("traceparent", b"x")], "traceparent") == Message(
+        "orders", b"7", headers=[("traceparent", b"x")]
+    )
 
 
 def half_headers_of(kafka):

@@ -8,7 +8,7 @@ from tests.support.client_fakes import FakeRecord
 from txbridge import Message, UsageError
 from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageExt, MessageLimits, check_limits
-from txbridge.client.several_messages import joined
+from txbridge.client.several_messages import joined, with_headers
 from txbridge.core.half_copies import check_headers
 from txbridge.core.half_message import half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
@@ -92,7 +92,7 @@ def test_together_they_may_be_as_large_as_one():
 
 def test_each_gets_the_trace_of_the_transaction_unless_it_has_one():
     several = joined([Message("t", b"", headers={"traceparent": "00-own"}), Message("t", b"")], NAMES)
-    traced = several.with_headers([("traceparent", b"00-new"), ("tracestate", b"a")], unless="traceparent")
+    traced = with_headers(several, [("traceparent", b"00-new"), ("tracestate", b"a")], unless="traceparent")
     assert traced.headers == (("traceparent", b"00-new"), ("tracestate", b"a"))
     assert [one.headers for one in traced.messages] == [
         (("traceparent", b"00-own"),),
