@@ -15,8 +15,7 @@ from txbridge_audit.engines import records
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.reporting import report_on
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import AuditLimits, Facts, HalfFacts, RealTopicFacts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection, Facts, HalfFacts, RealTopicFacts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge

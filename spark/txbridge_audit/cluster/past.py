@@ -13,8 +13,7 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import Ends, Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import AuditLimits, HalfFacts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection, HalfFacts, TopicPartition
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 

@@ -13,8 +13,7 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.tasks import Answer, Blocks, Told
-from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.protocol.mentions import AsideMention, from_row

@@ -19,8 +19,7 @@ from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.intake import Spans, Task
 from txbridge_audit.engines.run import audit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.ledger.place import claim_folder, write_summary
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.ledger.schema import batches_of

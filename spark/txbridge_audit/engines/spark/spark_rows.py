@@ -20,8 +20,7 @@ from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.intake import Spans, Task
 from txbridge_audit.engines.spark.spark_session import PARALLELISM
-from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.ledger.schema import SCHEMA, table_of
 
