@@ -37,7 +37,7 @@ from txbridge_audit.judge.strays import label
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.ledger.rows import phantom_row, row_of
-from txbridge_audit.ledger.schema import batches_of
+from txbridge_audit.ledger.schema import batches_of, write_batches
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
@@ -325,9 +325,6 @@ class LocalSteps:
 
     def _write(self, folder: Path, facts: Facts) -> None:
         """Write the rows that have changed since the last time. A step that is repeated writes to the same place."""
-        # Only here: it loads the library that writes Parquet.
-        from txbridge_audit.ledger.parquet import write_batches  # noqa: PLC0415
-
         # Readers of the ledger pass over this name: if we are killed, no reader meets half of a file.
         unfinished = folder.with_name("_unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
