@@ -121,19 +121,8 @@ class LossProof(NamedTuple):
 class LossProofs(Protocol):
     """The proofs that committed records which are missing from their real topic were lost (`evidence.py`)."""
 
-    def find_above(self, partition: int, topic: str) -> LossProof | None:
-        """The proof about records of a half partition in a topic; None when nothing proves a loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownProofs:
-    """All proofs, by half partition and real topic."""
-
-    by_place: Mapping[tuple[int, str], LossProof]
-
-    def find_above(self, partition: int, topic: str) -> LossProof | None:
-        """See LossProofs."""
-        return self.by_place.get((partition, topic))
+    def get(self, place: tuple[int, str], /) -> LossProof | None:
+        """The proof about records of a half partition in a real topic; None when nothing proves a loss."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +143,7 @@ class Facts:
     checks_since: Mapping[str, int] | None = None
     #: Whether the discard topic has lost its beginning.
     discards_cut: bool = False
-    proofs: LossProofs = dataclasses.field(default_factory=lambda: KnownProofs({}))
+    proofs: LossProofs = dataclasses.field(default_factory=dict[tuple[int, str], LossProof])
     #: By half partition and transaction id, half messages with this id that OP names as discarded, and that no record
     #: of the discard topic explains. Each may be a copy of another one with its id.
     unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)

@@ -65,12 +65,11 @@ class _StoredProofs:
         self._state, self._reading = state, reading
         self._known: dict[tuple[int, str], LossProof | None] = {}
 
-    def find_above(self, partition: int, topic: str) -> LossProof | None:
+    def get(self, place: tuple[int, str], /) -> LossProof | None:
         """See LossProofs."""
-        place = partition, topic
         if place not in self._known:
-            oldest = self._state.oldest_anchors(partition, topic, self._reading.starts)
-            evidence = Evidence({(partition, topic, number): anchors for number, anchors in oldest.items()})
+            oldest = self._state.oldest_anchors(*place, self._reading.starts)
+            evidence = Evidence({(*place, number): anchors for number, anchors in oldest.items()})
             self._known[place] = evidence.find_proofs(self._reading.truncated).get(place)
         return self._known[place]
 
