@@ -12,8 +12,7 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import Ends, Offsets, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.cluster.past import PastAudit, Seen, refuse_shorter, since_the_first_step
-from txbridge_audit.cluster.past import checks_since as checks_since_of
+from txbridge_audit.cluster.past import PastAudit, Seen, checks_since, refuse_shorter, since_the_first_step
 from txbridge_audit.cluster.plan import Plan, Progress, begin
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.intake import AuditIntake
@@ -116,7 +115,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: AuditIntake, seen: Seen | 
     check_keys = [key for key in there if past is None or key in past.spans]
     check_starts = cluster.log_starts(check_keys)
     check_first = first_of(check_starts)
-    checks_since = checks_since_of(names, cluster, check_starts, seen)
+    checks_from = checks_since(names, cluster, check_starts, seen)
     check = offsets.stable_offsets(check_keys)
 
     # Steps 5 to 8: OP, OUTBOX and discard, once every Kafka transaction that had written by now is decided; END; HALF.
@@ -159,7 +158,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: AuditIntake, seen: Seen | 
             now=plan.now,
             limits=plan.limits,
             read_at=plan.read_at,
-            checks_since=checks_since,
+            checks_since=checks_from,
             discards_cut=discards_cut,
             relays=intake.relays,
             are_relays_settled=not outbox.unsettled,
