@@ -78,11 +78,8 @@ class AuditIntake:
         Raises CouldNotAuditError when a worker's record has a version that is not known.
         """
         looks = _LOOKS.get(task, ())
-        self._look_at(self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how))
-
-    def _look_at(self, found: Iterable[tuple[str, bytes]]) -> None:
         steps: list[ProgressStep] = []
-        for what, packed in found:
+        for what, packed in self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how):
             told = marshal.loads(packed)
             if what == tasks.NAMED:
                 self.named.add(told)

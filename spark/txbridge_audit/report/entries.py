@@ -11,7 +11,7 @@ from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.findings import BATCH_OUT_OF_TURN, HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
-from txbridge_audit.judge.table import KINDS, says_of
+from txbridge_audit.judge.table import KINDS, SAYS
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, GIVE_UP, ROLLBACK, UNKNOWN, CopyMention, EndMention
@@ -40,7 +40,7 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
     own = case.last_parked if kind == violations.EXPIRED.name else case.message
     identity = None if own is None else own.id
     actions = tuple(_action(case, end) for end in case.by_hand[:ACTIONS]) if kind == findings.BY_HAND.name else ()
-    says = verdict.says if kind == verdict.fate else says_of(kind)
+    says = verdict.says if kind == verdict.fate else SAYS[kind]
     progress = progress_of(case) if kind in _OF_STEPS else ""
     return Entry(
         kind,
