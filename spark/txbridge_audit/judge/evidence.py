@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
@@ -60,7 +61,7 @@ class Evidence:
         # Of a message that is there twice, it is unknown which copy belongs to the OP record.
         if op is not None and stamp is not None and case.copies == 1:
             seen: set[str] = set()
-            for copy in sorted(case.home, key=lambda copy: (copy.topic, copy.place, copy.at)):
+            for copy in sorted(case.home, key=attrgetter("visible_at")):
                 # Of several messages one in each topic: somebody who puts them back puts back all of them.
                 if copy.topic not in seen:
                     seen.add(copy.topic)

@@ -69,7 +69,7 @@ def _transaction_row(verdict: Verdict) -> LedgerRow:
         "copies": case.copies,
         "messages": len(case.messages),
         "next_at": _time(case.next_time) if verdict.pending_state == fates.SCHEDULED else None,
-        "delivered": sorted(_delivered(copy) for copy in (*case.home, *case.foreign))[:KEPT],
+        "delivered": sorted(copy.visible_at for copy in (*case.home, *case.foreign))[:KEPT],
         **{f"op_{outcome}_offset": case.op(outcome) for outcome in ("commit", "rollback", "discard", "abandon")},
         "discard_records": _discards(case),
         "resumed_end": case.resumed_at,
@@ -100,10 +100,6 @@ def _decision(case: Case, end: EndMention) -> LedgerRow:
         "remark": end.remark_text and masked(end.remark_text),
         "ruling": case.ruling_of(end),
     }
-
-
-def _delivered(copy: CopyMention) -> tuple[str, int, int]:
-    return copy.topic, copy.place, copy.at
 
 
 def _discards(case: Case) -> list[LedgerRow]:
@@ -149,7 +145,7 @@ def phantom_row(copy: CopyMention) -> LedgerRow:
         "violations": [violations.PHANTOM.name],
         "findings": [],
         "copies": 1,
-        "delivered": [_delivered(copy)],
+        "delivered": [copy.visible_at],
         "real_topic": copy.topic,
     }
 

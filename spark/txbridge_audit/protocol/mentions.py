@@ -151,6 +151,11 @@ class CopyMention(Mention):
     number: int | None = None
     numbers: int | None = None
 
+    @property
+    def visible_at(self) -> tuple[str, int, int]:
+        """Topic, partition and offset."""
+        return self.topic, self.place, self.at
+
 
 @dataclass(slots=True)
 class ParkedMention(Mention):

@@ -156,8 +156,7 @@ def _copies(case: Case, kind: str) -> set[tuple[str, int, int]]:
     """The first and the last copy at home and elsewhere: of more than two these are enough evidence."""
     places: set[tuple[str, int, int]] = set()
     for copies in (case.home, case.foreign):
-        there = [(copy.topic, copy.place, copy.at) for copy in copies]
-        if there:
+        if there := [copy.visible_at for copy in copies]:
             places |= {min(there), max(there)}
     special = {
         violations.ALTERED.name: case.altered_at,
@@ -176,7 +175,7 @@ def stray_entry(names: Names, copy: CopyMention, kind: str) -> Entry:
         transaction=None if copy.id is None else short_id(copy.id),
         id_sha256=None if copy.id is None else sha256(copy.id.encode()).hexdigest(),
         real_topic=copy.topic,
-        evidence=(Place("copy", copy.topic, copy.place, copy.at), *claimed),
+        evidence=(Place("copy", *copy.visible_at), *claimed),
     )
 
 

@@ -33,7 +33,7 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
-from txbridge_audit.judge.strays import label
+from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.ledger.rows import phantom_row, row_of
@@ -310,12 +310,8 @@ class LocalSteps:
 
     def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Entry]:
         """Label visible records that match no half message. Returns the violations."""
-        others = other_namespaces(self._source, strays, facts)
         alarms = []
-        for copy in sorted(strays, key=lambda copy: (copy.topic, copy.place, copy.at)):
-            kind = label(copy, facts, others)
-            if kind is None:
-                continue
+        for copy, kind in labelled(strays, facts, other_namespaces(self._source, strays, facts)):
             entry = stray_entry(self._source.names, copy, kind)
             self.state.put_stray(copy, kind, json.dumps([("kind", kind)]), _json_of(entry))
             if kind in table.VIOLATIONS:
