@@ -182,5 +182,3 @@ class AuditStep:
     report: AuditReport
     #: The violations that no earlier step has found.
     alarms: Sequence[Entry]
-    #: Number of transactions that it judged: those not closed before, and those that new records name.
-    carried: int

@@ -161,7 +161,7 @@ class LocalSteps:
             self._expire_halves(reading.starts)
             reading = dataclasses.replace(reading, facts=self._expire_rows(reading))
             facts = self._see_evidence(reading, progress)
-            judged, alarms = self._judge(facts)
+            alarms = self._judge(facts)
             source.cluster.refuse_moved({*reading.spans, *facts.before})
             # Alarms come before the step counts. A step that is repeated raises none twice.
             raised_to = self.alarms if raise_all is None else raise_all(number, alarms)
@@ -171,7 +171,7 @@ class LocalSteps:
                 source.say("writing the ledger")
                 self._write(ledger / f"step={number}", facts)
                 state.keep_fact("written_at", plan.now / 1000)
-            return AuditStep(self._report(plan, reading, facts), alarms, judged)
+            return AuditStep(self._report(plan, reading, facts), alarms)
 
     def _positions_there(self, progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
         """What was read of each topic, except of real topics that were deleted and created again since.
@@ -272,9 +272,9 @@ class LocalSteps:
         for partition, identity in twins:
             self.state.touched.update(self.state.halves_of(partition, identity))
 
-    def _judge(self, facts: Facts) -> tuple[int, list[Entry]]:
-        """Judge what may have changed. Returns the number of transactions, and the violations that are new."""
-        state, judged = self.state, 0
+    def _judge(self, facts: Facts) -> list[Entry]:
+        """Judge what may have changed. Returns the violations that are new."""
+        state = self.state
         alarms: list[Entry] = []
         strays: list[CopyMention] = []
         for key in sorted(state.touched.union(state.open_ones())):
@@ -283,13 +283,12 @@ class LocalSteps:
                 state.remove(key)
                 continue
             verdict = judge(transaction, facts)
-            judged += verdict.fate is not None
             told = json.dumps(contribution_of(verdict))
             # Of those that only wait most say what they said.
             if key in state.touched or _is_closed(verdict) or told != state.told_of(key):
                 alarms += self._put(key, verdict, told)
             strays += verdict.case.strays
-        return judged, alarms + self._put_strays(strays, facts)
+        return alarms + self._put_strays(strays, facts)
 
     def _put(self, key: Key, verdict: Verdict, told: str) -> list[Entry]:
         """Count a verdict in place of the last one. Returns the violations that were never raised before."""
