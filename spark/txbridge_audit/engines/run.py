@@ -97,8 +97,7 @@ def _facts_with_evidence(reading: Reading, rows: AuditRows, odd: OddRecords) -> 
             refuse_unknown_version(mention)
             odd.add_record(mention)
         elif what == tasks.ANCHOR:
-            place, anchor = marshal.loads(packed)
-            evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1], anchor[2]))
+            evidence.add_anchor(*marshal.loads(packed))
         else:
             partition, identity, half = marshal.loads(packed)
             evidence.unexplained.setdefault((partition, identity), set()).add(half)

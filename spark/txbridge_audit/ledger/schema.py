@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +53,7 @@ def batches_of(rows: Iterable[LedgerRow]) -> Iterator[Any]:
     """The rows as Arrow batches of these columns."""
     rest = iter(rows)
     while some := list(itertools.islice(rest, _BATCH)):
-        yield from table_of(some).to_batches()
-
-
-def table_of(rows: Sequence[LedgerRow]) -> Any:
-    """The rows as a table of these columns."""
-    return pa.Table.from_pylist([row | {"delivered": _places(row.get("delivered"))} for row in rows], schema=SCHEMA)
-
-
-def _places(delivered: list[tuple[str, int, int]] | None) -> list[dict[str, Any]] | None:
-    if delivered is None:
-        return None
-    return [{"topic": topic, "partition": place, "offset": at} for topic, place, at in delivered]
+        yield from pa.Table.from_pylist(some, schema=SCHEMA).to_batches()
 
 
 def write_batches(batches: Iterable[Any], folder: Path) -> None:

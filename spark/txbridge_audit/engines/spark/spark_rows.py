@@ -23,7 +23,7 @@ from txbridge_audit.engines.records import RAW
 from txbridge_audit.engines.spark.spark_session import PARALLELISM
 from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import SCHEMA, table_of
+from txbridge_audit.ledger.schema import SCHEMA
 
 #: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
 _ROWS_OF_A_TASK = 200_000
@@ -113,7 +113,7 @@ class SparkRows:
         ask = partial(tasks.ledger_rows, facts, selection)
         rows = self._rows_by_block().mapInArrow(lambda some: ask(tasks.blocks_of(tasks.rows_in(some))), COLUMNS)
         if phantoms:
-            table: Any = table_of([*phantoms])
+            table: Any = pa.Table.from_pylist([*phantoms], schema=SCHEMA)
             rows = rows.union(self._spark.createDataFrame(table, rows.schema))
         rows.write.mode("overwrite").partitionBy("day").parquet(str(self._ledger))
 
