@@ -45,8 +45,8 @@ class Reading:
     checkpoints: Mapping[int, AuditCheckpoint]
     #: The offsets that were read of each partition.
     spans: Mapping[TopicPartition, Range]
-    #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
-    hidden: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    #: Partitions whose end an open Kafka transaction hides: the high watermark that their span does not reach.
+    hidden: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     #: Whether records that an earlier step of a continued audit has read are not in the spans.
     continued: bool = False
@@ -168,9 +168,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: AuditIntake, seen: Seen | 
         truncated=[key for key, start in real_starts.items() if start > 0],
         checkpoints=checkpoints,
         spans=spans,
-        hidden={
-            key: (cut.ends[key], to) for cut in (op, outbox, discard, end, after) for key, to in cut.unsettled.items()
-        },
+        hidden={key: to for cut in (op, outbox, discard, end, after) for key, to in cut.unsettled.items()},
         topic_ids=cluster.topic_ids({topic for topic, _ in spans}),
         continued=seen is not None,
         lost={} if past is None else {key: lost for key in spans.keys() - asked if (lost := past.lost_of(key, spans))},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 
 from txbridge.core.names import Names, short_id
@@ -182,12 +182,8 @@ def stray_entry(names: Names, copy: CopyMention, kind: str) -> Entry:
 # Findings that come from cuts and log starts
 
 
-def open_transactions(names: Iterable[str], stayed: Iterable[tuple[TopicPartition, tuple[int, int]]]) -> list[Entry]:
-    """Kafka transactions that `stayed` open: stable offset and high watermark of each partition.
-
-    `names` are those of the internal topics.
-    """
-    internal = set(names)
+def open_transactions(internal: Collection[str], stayed: Iterable[tuple[TopicPartition, int, int]]) -> list[Entry]:
+    """Kafka transactions that `stayed` open: each partition with its stable offset and high watermark."""
     return [
         Entry(
             OPEN_TRANSACTION.name,
@@ -195,7 +191,7 @@ def open_transactions(names: Iterable[str], stayed: Iterable[tuple[TopicPartitio
             real_topic=None if topic in internal else topic,
             evidence=(Place("open", topic, partition, stable),),
         )
-        for (topic, partition), (stable, target) in sorted(stayed)
+        for (topic, partition), stable, target in sorted(stayed)
     ]
 
 
