@@ -35,12 +35,8 @@ class DecidedCase:
 
     @lazy
     def half(self) -> HalfMention | None:
-        """The record at the half coordinates, well formed or not."""
+        """The record at the half coordinates, well formed or not; None if there is none."""
         return self.transaction.halves[0] if self.transaction.halves else None
-
-    @property
-    def is_present(self) -> bool:
-        return bool(self.transaction.halves)
 
     @lazy
     def own(self) -> HalfMention | None:

@@ -115,7 +115,7 @@ def _evidence(names: Names, case: Case, kind: str) -> Iterator[Place]:
     """Every record that the verdict rests on. Of refused ENDs it is the one that the kind is about."""
     partition, half = case.transaction.partition, case.transaction.half
     if half is not None:
-        if case.is_present:
+        if case.half is not None:
             yield Place("half", names.half, partition, half)
         if kind == violations.EXPIRED.name:
             yield Place("gone", names.half, partition, half)
