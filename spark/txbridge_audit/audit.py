@@ -26,8 +26,7 @@ from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.run import until_leaders_stay
 from txbridge_audit.engines.violations_topic import Alarms, existing_partitions
 from txbridge_audit.errors import CouldNotAuditError, ElectionError, KafkaAwayError
-from txbridge_audit.judge.facts import AuditLimits, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection, TopicPartition
 from txbridge_audit.ledger import place
 from txbridge_audit.ledger.place import write_summary
 from txbridge_audit.report.model import AuditReport, AuditStep

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.cluster import plan
 from txbridge_audit.cluster.past import past_audit
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant
 from tests.support.audit_engines import Audit, both_engines

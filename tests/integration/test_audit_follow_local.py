@@ -26,9 +26,8 @@ from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import AuditLimits
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection
 from txbridge_audit.judge.facts import TopicPartition as Place
-from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.report.entry import Entry
 from txbridge_audit.report.model import AuditReport, AuditStep
 

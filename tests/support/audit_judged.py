@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from types import SimpleNamespace
 from typing import cast
@@ -15,13 +15,12 @@ from txbridge_audit.engines import records
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.reporting import report_on
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import AuditLimits, Facts, HalfFacts, RealTopicFacts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
-from txbridge_audit.judge.strays import OtherNamespaces
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection, Facts, HalfFacts, RealTopicFacts, TopicPartition
+from txbridge_audit.judge.strays import OtherNamespaces, labelled
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.protocol.client_records import half_mention
-from txbridge_audit.protocol.mentions import AsideMention, HalfMention, Mention, UnreadableMention
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint, check_mention, discard_mention
@@ -182,14 +181,14 @@ class Judged:
             sums.count_alike(contribution_of(verdict))
             for kind in verdict.kinds:
                 sums.entries.list_entry(entry_of(self.names, verdict, kind))
-            sums.strays += verdict.case.strays
         return sums
+
+    def labelled(self, others: OtherNamespaces) -> Iterator[tuple[CopyMention, str]]:
+        return labelled((copy for verdict in self.verdicts for copy in verdict.case.strays), self.facts, others)
 
     @cached_property
     def strays(self) -> list[str]:
-        sums = Sums(self.names, strays=[copy for verdict in self.verdicts for copy in verdict.case.strays])
-        sums.add_strays(self.facts, self._others)
-        return list(sums.entries.by_kind.elements())
+        return [kind for _, kind in self.labelled(self._others)]
 
     @property
     def unjudged(self) -> dict[tuple[str, tuple[int, int | None]], str]:
@@ -219,7 +218,7 @@ class Judged:
 def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int] | None = None) -> AuditReport:
     """The report of all verdicts."""
     sums, half = judged.sums, log.names.half
-    sums.add_strays(judged.facts, OtherNamespaces())
+    sums.add_strays(judged.labelled(OtherNamespaces()))
     spans = {(half, p): Range((starts or {}).get((half, p), 0), log.end_of(half, p)) for p in (PLAIN, PASSED)}
     settings, cluster = SimpleNamespace(bootstrap_servers=""), SimpleNamespace(cluster_id="")
     source = SimpleNamespace(names=log.names, settings=settings, cluster=cluster)

@@ -14,8 +14,7 @@ from txbridge_audit.audit import AuditEngine, follow, run_audit
 from txbridge_audit.cluster.past import past_audit
 from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import AuditLimits
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection
 from txbridge_audit.ledger.place import continued_folder
 from txbridge_audit.report.acceptances import accept, csv_of, read_acceptances
 from txbridge_audit.report.model import AuditReport, AuditStep

@@ -135,19 +135,6 @@ def partition_facts(
     return [facts(topic, partition) for topic, partition in partitions[names.half]]
 
 
-def checks_since(names: Names, cluster: AuditedCluster, checks: Mapping[TopicPartition, int]) -> dict[str, int]:
-    """See Facts.checks_since; `checks` are the log starts of the check topics."""
-    oldest = cluster.first_timestamps([key for key, start in checks.items() if start > 0])
-    prefix = names.check("")
-    found: dict[str, int] = {}
-    for topic, partition in checks:
-        edge = oldest.get((topic, partition), -1)
-        group = topic.removeprefix(prefix)
-        # No margin: it is compared with the time of a client's decision, and the rule itself compares no clock.
-        found[group] = max(FOREVER if edge is None else edge, found.get(group, -1))
-    return found
-
-
 def topic_facts(
     cluster: AuditedCluster, real: Collection[TopicPartition], starts: Mapping[TopicPartition, int], after: AuditCut
 ) -> list[RealTopicFacts]:

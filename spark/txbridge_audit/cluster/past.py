@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from txbridge.core.names import Names
-from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import Ends, Range
+from txbridge_audit.cluster.facts import FOREVER
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import AuditLimits, HalfFacts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection, HalfFacts, TopicPartition
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
@@ -75,12 +74,20 @@ def edges_of(fact: HalfFacts) -> Edges:
 
 
 def checks_since(names: Names, cluster: AuditedCluster, starts: Ends, seen: Seen | None) -> dict[str, int]:
-    """See judge.facts.Facts. In a continued audit only records that no step has read are missing."""
-    if seen is None:
-        return facts.checks_since(names, cluster, starts)
-    unread = {key: start if start > seen.positions.get(key, 0) else 0 for key, start in starts.items()}
-    found = facts.checks_since(names, cluster, unread)
-    return {group: max(edge, seen.checks_since.get(group, -1)) for group, edge in found.items()}
+    """See judge.facts.Facts. `starts` are the log starts of the check topics.
+
+    In a continued audit only records that no step has read are missing.
+    """
+    positions, before = (seen.positions, seen.checks_since) if seen else ({}, {})
+    oldest = cluster.first_timestamps([key for key, start in starts.items() if start > positions.get(key, 0)])
+    prefix = names.check("")
+    found: dict[str, int] = {}
+    for topic, partition in starts:
+        edge = oldest.get((topic, partition), -1)
+        group = topic.removeprefix(prefix)
+        # No margin: it is compared with the time of a client's decision, and the rule itself compares no clock.
+        found[group] = max(FOREVER if edge is None else edge, found.get(group, before.get(group, -1)))
+    return found
 
 
 def refuse_shorter(begin: Ends, *cuts: Ends) -> None:

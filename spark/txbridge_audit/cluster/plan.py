@@ -11,8 +11,7 @@ from txbridge.text import iso_time
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.past import PastAudit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, AuditLimits, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import CLOCK_MARGIN_MS, AuditLimits, AuditSelection, TopicPartition
 
 #: Called with a short text for each phase.
 Progress = Callable[[str], None]

@@ -19,9 +19,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.evidence import ENOUGH, Evidence
-from txbridge_audit.judge.facts import Facts
+from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.judge.lazy import lazy
-from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.transaction import AuditedTransaction, transaction_of
 from txbridge_audit.protocol.mentions import (
     COMMIT,

@@ -12,8 +12,7 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import Ends, Offsets, Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import KafkaSettings
-from txbridge_audit.cluster.past import PastAudit, Seen, refuse_shorter, since_the_first_step
-from txbridge_audit.cluster.past import checks_since as checks_since_of
+from txbridge_audit.cluster.past import PastAudit, Seen, checks_since, refuse_shorter, since_the_first_step
 from txbridge_audit.cluster.plan import Plan, Progress, begin
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.intake import AuditIntake
@@ -46,8 +45,8 @@ class Reading:
     checkpoints: Mapping[int, AuditCheckpoint]
     #: The offsets that were read of each partition.
     spans: Mapping[TopicPartition, Range]
-    #: Partitions that an open Kafka transaction hides: their stable offset, and the high watermark it did not reach.
-    hidden: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    #: Partitions whose end an open Kafka transaction hides: the high watermark that their span does not reach.
+    hidden: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     #: Whether records that an earlier step of a continued audit has read are not in the spans.
     continued: bool = False
@@ -116,7 +115,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: AuditIntake, seen: Seen | 
     check_keys = [key for key in there if past is None or key in past.spans]
     check_starts = cluster.log_starts(check_keys)
     check_first = first_of(check_starts)
-    checks_since = checks_since_of(names, cluster, check_starts, seen)
+    checks_from = checks_since(names, cluster, check_starts, seen)
     check = offsets.stable_offsets(check_keys)
 
     # Steps 5 to 8: OP, OUTBOX and discard, once every Kafka transaction that had written by now is decided; END; HALF.
@@ -159,7 +158,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: AuditIntake, seen: Seen | 
             now=plan.now,
             limits=plan.limits,
             read_at=plan.read_at,
-            checks_since=checks_since,
+            checks_since=checks_from,
             discards_cut=discards_cut,
             relays=intake.relays,
             are_relays_settled=not outbox.unsettled,
@@ -169,9 +168,7 @@ def gather(source: AuditedTopics, plan: Plan, intake: AuditIntake, seen: Seen | 
         truncated=[key for key, start in real_starts.items() if start > 0],
         checkpoints=checkpoints,
         spans=spans,
-        hidden={
-            key: (cut.ends[key], to) for cut in (op, outbox, discard, end, after) for key, to in cut.unsettled.items()
-        },
+        hidden={key: to for cut in (op, outbox, discard, end, after) for key, to in cut.unsettled.items()},
         topic_ids=cluster.topic_ids({topic for topic, _ in spans}),
         continued=seen is not None,
         lost={} if past is None else {key: lost for key in spans.keys() - asked if (lost := past.lost_of(key, spans))},

@@ -13,8 +13,7 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.tasks import Answer, Blocks, Told
-from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.protocol.mentions import AsideMention, from_row
@@ -79,11 +78,8 @@ class AuditIntake:
         Raises CouldNotAuditError when a worker's record has a version that is not known.
         """
         looks = _LOOKS.get(task, ())
-        self._look_at(self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how))
-
-    def _look_at(self, found: Iterable[tuple[str, bytes]]) -> None:
         steps: list[ProgressStep] = []
-        for what, packed in found:
+        for what, packed in self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how):
             told = marshal.loads(packed)
             if what == tasks.NAMED:
                 self.named.add(told)

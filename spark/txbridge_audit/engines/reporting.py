@@ -70,7 +70,8 @@ def report_on(
     found.add_all(ranges_gone(names, facts))
     found.add_all(out_of_turn(names, facts))
     found.add_all(missing_rights(facts))
-    found.add_all(open_transactions({*names.internal, names.outbox}, reading.hidden.items()))
+    stayed = [(key, reading.spans[key].end, target) for key, target in reading.hidden.items()]
+    found.add_all(open_transactions({*names.internal, names.outbox}, stayed))
     sums.add_records(facts)
     ends = {key: span.end for key, span in reading.spans.items() if key[0] == names.half and span.end > 0}
     emptied = ends if all(reading.starts[key] >= end for key, end in ends.items()) else {}
@@ -136,7 +137,7 @@ def _cuts(reading: Reading, before: Mapping[TopicPartition, int]) -> dict[str, d
         if key in before:
             offsets["before"] = before[key]
         if key in reading.hidden:
-            offsets["target"] = reading.hidden[key][1]
+            offsets["target"] = reading.hidden[key]
         found.setdefault(key[0], {})[str(key[1])] = offsets
     return found
 

@@ -19,6 +19,7 @@ from txbridge_audit.engines.reporting import report_on, with_differences
 from txbridge_audit.errors import ElectionError
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts
+from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
 from txbridge_audit.ledger.rows import phantom_row
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
@@ -55,6 +56,7 @@ def audit(source: AuditedTopics, plan: Plan, rows: AuditRows, *, with_ledger: bo
     facts = _facts_with_evidence(reading, rows, odd)
     source.say("judging")
     entries: list[tuple[str, int, int, Entry]] = []
+    strays: list[CopyMention] = []
     ask = partial(tasks.verdicts_on, names, facts, plan.selection, with_overview)
     for what, packed, number in rows.ask_tasks(ask):
         if what == tasks.SUM:
@@ -66,19 +68,20 @@ def audit(source: AuditedTopics, plan: Plan, rows: AuditRows, *, with_ledger: bo
         else:
             stray = from_row(marshal.loads(packed))
             assert isinstance(stray, CopyMention)
-            sums.strays.append(stray)
+            strays.append(stray)
     for *_, entry in sorted(entries, key=lambda one: one[:3]):
         sums.entries.list_entry(entry)
     listed = sums.entries.listed
     if ALTERED.name in listed:
         listed[ALTERED.name] = with_differences(source.settings, listed[ALTERED.name])
-    labelled = sums.add_strays(facts, other_namespaces(source, sums.strays, facts))
+    found = list(labelled(strays, facts, other_namespaces(source, strays, facts)))
+    sums.add_strays(found)
     # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off
     # from the controllers.
     source.cluster.refuse_moved({*reading.spans, *facts.before})
     if with_ledger:
         source.say("writing the ledger")
-        phantoms = [phantom_row(copy) for copy, kind in labelled if kind == PHANTOM.name]
+        phantoms = [phantom_row(copy) for copy, kind in found if kind == PHANTOM.name]
         rows.write_ledger(facts, plan.selection, phantoms)
     report = report_on(source, plan, reading, facts, sums, odd, engine=rows.engine)
     return replace(report, overview=overview.overview()) if with_overview else report
@@ -94,8 +97,7 @@ def _facts_with_evidence(reading: Reading, rows: AuditRows, odd: OddRecords) -> 
             refuse_unknown_version(mention)
             odd.add_record(mention)
         elif what == tasks.ANCHOR:
-            place, anchor = marshal.loads(packed)
-            evidence.add_anchor((place[0], place[1], place[2]), (anchor[0], anchor[1], anchor[2]))
+            evidence.add_anchor(*marshal.loads(packed))
         else:
             partition, identity, half = marshal.loads(packed)
             evidence.unexplained.setdefault((partition, identity), set()).add(half)

@@ -22,8 +22,7 @@ from txbridge_audit.engines import columns, records
 from txbridge_audit.engines.blocks import BlockCutter, MentionBlock, block_of, unpacked
 from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.judge.verdict import judge
 from txbridge_audit.ledger.rows import row_of

@@ -178,7 +178,7 @@ class Case(DeliveredCase):
         return any(self.may_prove(message) and self._is_lost(message) for message in self.gaps)
 
     def _is_lost(self, message: MessagePart) -> bool:
-        proof, op = self.facts.proofs.find_above(self.transaction.partition, message.topic), self.op("commit")
+        proof, op = self.facts.proofs.get((self.transaction.partition, message.topic)), self.op("commit")
         if proof is None:
             return False
         if op is not None and message.deliver_at == self.times[-1]:

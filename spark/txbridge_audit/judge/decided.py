@@ -8,6 +8,7 @@ message; the discard's own END position says which entries came before it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from operator import attrgetter
 
 from txbridge_audit.judge.lazy import lazy
 from txbridge_audit.judge.transaction import AuditedTransaction
@@ -34,12 +35,8 @@ class DecidedCase:
 
     @lazy
     def half(self) -> HalfMention | None:
-        """The record at the half coordinates, well formed or not."""
+        """The record at the half coordinates, well formed or not; None if there is none."""
         return self.transaction.halves[0] if self.transaction.halves else None
-
-    @property
-    def is_present(self) -> bool:
-        return bool(self.transaction.halves)
 
     @lazy
     def own(self) -> HalfMention | None:
@@ -65,21 +62,17 @@ class DecidedCase:
     def ours(self) -> list[EndMention]:
         """The entries of END with the right id and group, in any order."""
         own = self.own
-        if own is None:
-            return []
-        return [end for end in self.transaction.ends if end.id == own.id and end.group == own.group]
+        return [end for end in self.transaction.ends if own and end.id == own.id and end.group == own.group]
 
     @lazy
     def wrong_ids(self) -> list[EndMention]:
         own = self.own
-        return [] if own is None else [end for end in self.transaction.ends if end.id != own.id]
+        return [end for end in self.transaction.ends if own and end.id != own.id]
 
     @lazy
     def wrong_groups(self) -> list[EndMention]:
         own = self.own
-        if own is None:
-            return []
-        return [end for end in self.transaction.ends if end.id == own.id and end.group != own.group]
+        return [end for end in self.transaction.ends if own and end.id == own.id and end.group != own.group]
 
     @lazy
     def discard_ends(self) -> list[int]:
@@ -97,7 +90,7 @@ class DecidedCase:
         """The commits and rollbacks in their order: those that came in time, and those that came after a discard."""
         in_time: list[EndMention] = []
         late: list[EndMention] = []
-        for end in sorted((end for end in self.ours if end.decision in {COMMIT, ROLLBACK}), key=_place):
+        for end in sorted((end for end in self.ours if end.decision in {COMMIT, ROLLBACK}), key=attrgetter("place")):
             (in_time if self._is_open(end) else late).append(end)
         return in_time, late
 
@@ -158,7 +151,7 @@ class DecidedCase:
     @lazy
     def by_hand(self) -> list[EndMention]:
         """The entries that name an operator as their source, in their order."""
-        return sorted((end for end in self.transaction.ends if end.source in BY_OPERATOR), key=_place)
+        return sorted((end for end in self.transaction.ends if end.source in BY_OPERATOR), key=attrgetter("place"))
 
     @lazy
     def resumed_at(self) -> int | None:
@@ -172,7 +165,7 @@ class DecidedCase:
         if winner is None or winner.decision != COMMIT:
             return None
         asked = (end for end in self.ours if end.source in GIVE_UP and end.place > winner.place)
-        first = min(asked, key=_place, default=None)
+        first = min(asked, key=attrgetter("place"), default=None)
         return None if first is None else first.source
 
     @lazy
@@ -227,7 +220,3 @@ class DecidedCase:
             return False
         decided = position_of(*self.winner.place)
         return any(outcome.since is not None and decided < outcome.since for outcome in self._commits)
-
-
-def _place(end: EndMention) -> tuple[int, int]:
-    return end.place

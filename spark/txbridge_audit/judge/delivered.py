@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from txbridge_audit.judge.decided import DecidedCase
 from txbridge_audit.judge.lazy import lazy
@@ -147,17 +148,13 @@ class DeliveredCase(DecidedCase):
             return None
         # By partition and time of delivery, the number of the last message so far.
         last: dict[tuple[str, int], dict[int, int]] = {}
-        for copy in sorted(self.home, key=_place_of):
+        for copy in sorted(self.home, key=attrgetter("visible_at")):
             before, number, time = last.setdefault((copy.topic, copy.place), {}), copy.number or 0, self.time_of(copy)
             if any(other > number for its_time, other in before.items() if its_time >= time):
-                return _place_of(copy)
+                return copy.visible_at
             before[time] = number
         return None
 
 
-def _place_of(copy: CopyMention) -> Place:
-    return copy.topic, copy.place, copy.at
-
-
 def _first(copies: Iterable[CopyMention]) -> Place | None:
-    return min(map(_place_of, copies), default=None)
+    return min((copy.visible_at for copy in copies), default=None)

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from txbridge_audit.judge.delivered import DeliveredCase
-from txbridge_audit.judge.facts import Facts, KnownProofs, LossProof, TopicPartition
+from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
 from txbridge_audit.judge.transaction import AuditedTransaction
 
 #: Half partition (or writer of a relay's rows), real topic, partition of the real topic.
@@ -60,7 +61,7 @@ class Evidence:
         # Of a message that is there twice, it is unknown which copy belongs to the OP record.
         if op is not None and stamp is not None and case.copies == 1:
             seen: set[str] = set()
-            for copy in sorted(case.home, key=lambda copy: (copy.topic, copy.place, copy.at)):
+            for copy in sorted(case.home, key=attrgetter("visible_at")):
                 # Of several messages one in each topic: somebody who puts them back puts back all of them.
                 if copy.topic not in seen:
                     seen.add(copy.topic)
@@ -79,7 +80,7 @@ class Evidence:
             del there[ENOUGH:]
 
     def find_proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], LossProof]:
-        """See KnownProofs. `truncated` names the partitions of real topics whose log start is not 0."""
+        """See Facts.proofs. `truncated` names the partitions of real topics whose log start is not 0."""
         by_topic: dict[tuple[int, str], dict[int, list[Anchor]]] = {}
         for (partition, topic, place), anchors in self.anchors.items():
             by_topic.setdefault((partition, topic), {})[place] = anchors
@@ -94,7 +95,7 @@ class Evidence:
 
     def add_to(self, facts: Facts, truncated: Collection[TopicPartition]) -> Facts:
         """The facts with this evidence."""
-        return replace(facts, proofs=KnownProofs(self.find_proofs(truncated)), unexplained=self.unexplained)
+        return replace(facts, proofs=self.find_proofs(truncated), unexplained=self.unexplained)
 
 
 def _second(places: Iterable[list[Anchor]]) -> LossProof | None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from txbridge_audit.judge.lacking import CHECKS_KEPT_MS
 from txbridge_audit.judge.lazy import lazy
+from txbridge_audit.protocol.mentions import HalfMention
 from txbridge_audit.protocol.relay_records import Numbering
 
 #: (topic, partition)
@@ -75,6 +76,40 @@ class AuditLimits:
     transaction_max_age: int = 72 * 3_600_000
 
 
+@dataclass(frozen=True, slots=True)
+class AuditSelection:
+    """The transactions that are audited; by default all."""
+
+    #: Born at or after `since` and before `until`; ms since 1970-01-01 UTC.
+    since: int | None = None
+    until: int | None = None
+    #: Real topics; none means all of them.
+    topics: frozenset[str] = frozenset()
+
+    def to_dict(self) -> dict[str, object]:
+        """For the JSON form."""
+        return {"since": self.since, "until": self.until, "topics": sorted(self.topics)}
+
+    def takes(self, message: HalfMention | None) -> bool:
+        """Whether a transaction is audited. One without a valid half message is, too."""
+        if message is None:
+            return True
+        # All of several messages must be in chosen topics. One in a topic that is not read would seem to be lost.
+        return self._is_born_within(message) and (not self.topics or self._topics_of(message) <= self.topics)
+
+    def leaves_out(self, message: HalfMention) -> bool:
+        """Whether a transaction is not audited, although some of its messages go to chosen topics."""
+        there = self._topics_of(message)
+        return self._is_born_within(message) and 0 < len(there & self.topics) < len(there)
+
+    def _is_born_within(self, message: HalfMention) -> bool:
+        return (self.since or 0) <= message.born and (self.until is None or message.born < self.until)
+
+    @staticmethod
+    def _topics_of(message: HalfMention) -> set[str]:
+        return {one.topic for one in message.messages}
+
+
 class LossProof(NamedTuple):
     """From where on a record that is missing in a real topic is proved to be lost."""
 
@@ -86,19 +121,8 @@ class LossProof(NamedTuple):
 class LossProofs(Protocol):
     """The proofs that committed records which are missing from their real topic were lost (`evidence.py`)."""
 
-    def find_above(self, partition: int, topic: str) -> LossProof | None:
-        """The proof about records of a half partition in a topic; None when nothing proves a loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownProofs:
-    """All proofs, by half partition and real topic."""
-
-    by_place: Mapping[tuple[int, str], LossProof]
-
-    def find_above(self, partition: int, topic: str) -> LossProof | None:
-        """See LossProofs."""
-        return self.by_place.get((partition, topic))
+    def get(self, place: tuple[int, str], /) -> LossProof | None:
+        """The proof about records of a half partition in a real topic; None when nothing proves a loss."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +143,7 @@ class Facts:
     checks_since: Mapping[str, int] | None = None
     #: Whether the discard topic has lost its beginning.
     discards_cut: bool = False
-    proofs: LossProofs = dataclasses.field(default_factory=lambda: KnownProofs({}))
+    proofs: LossProofs = dataclasses.field(default_factory=dict[tuple[int, str], LossProof])
     #: By half partition and transaction id, half messages with this id that OP names as discarded, and that no record
     #: of the discard topic explains. Each may be a copy of another one with its id.
     unexplained: Mapping[tuple[int, str], Collection[int]] = dataclasses.field(default_factory=dict)

@@ -15,7 +15,7 @@ from txbridge_audit.protocol.mentions import COMMIT
 
 def _is_nowhere(case: Case) -> bool:
     """Whether no half message is at coordinates in the range that was read."""
-    return not case.is_present and (case.transaction.half or 0) >= case.about.half_start
+    return case.half is None and (case.transaction.half or 0) >= case.about.half_start
 
 
 def _is_unrecorded(case: Case) -> bool:

@@ -73,7 +73,7 @@ def _why_missing(case: Case, named: NamedMention) -> str:
         return REAL_TOPIC
     if not topic.settled:
         return REASONS[OPEN]
-    proof = case.facts.proofs.find_above(named.partition, named.topic)
+    proof = case.facts.proofs.get((named.partition, named.topic))
     if proof is not None and named.batch > proof.op:
         return ""
     return REAL_TOPIC if topic.truncated else NOT_IN_TOPIC.name

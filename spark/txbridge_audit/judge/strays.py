@@ -6,8 +6,9 @@ before anything is delivered from it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.findings import HALF_GONE, HALF_GONE_ELSEWHERE, OTHER_NAMESPACE
@@ -30,7 +31,14 @@ class OtherNamespaces:
     starts: Mapping[int, int] = field(default_factory=dict)
 
 
-def label(copy: CopyMention, facts: Facts, others: OtherNamespaces) -> str | None:
+def labelled(strays: Iterable[CopyMention], facts: Facts, others: OtherNamespaces) -> Iterator[tuple[CopyMention, str]]:
+    """The strays with their kinds, in the order of their places."""
+    for copy in sorted(strays, key=attrgetter("visible_at")):
+        if (kind := _label(copy, facts, others)) is not None:
+            yield copy, kind
+
+
+def _label(copy: CopyMention, facts: Facts, others: OtherNamespaces) -> str | None:
     """The kind of a stray. None for one whose half message is there, but below the offset from which HALF was read."""
     if copy.half is None:
         return PHANTOM.name

@@ -26,11 +26,5 @@ FINDINGS = tuple(kind.name for kind in findings.KINDS)
 NOTES = frozenset(name for name, kind in KINDS.items() if kind.sort is Sort.NOTE)
 #: Kinds that lack evidence when a topic has lost records.
 NEEDING = tuple((name, kind.needs) for name, kind in KINDS.items() if kind.needs is not None)
-
-
-def says_of(kind: str) -> str:
-    """What a violation or finding beside the fate says."""
-    return _SAYS[kind]
-
-
-_SAYS = {rule.kind.name: rule.says for rule in (*violations.RULES, *findings.RULES)}
+#: What a violation or finding beside the fate says.
+SAYS: Mapping[str, str] = {rule.kind.name: rule.says for rule in (*violations.RULES, *findings.RULES)}

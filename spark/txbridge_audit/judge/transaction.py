@@ -47,10 +47,6 @@ class AuditedTransaction:
         """Add a mention of this half message."""
         getattr(self, _LIST_OF[type(mention)]).append(mention)
 
-    @property
-    def key(self) -> tuple[int, int | None]:
-        return self.partition, self.half
-
 
 _LIST_OF: dict[type[Mention], str] = {
     HalfMention: "halves",

@@ -55,7 +55,7 @@ class Verdict:
     @property
     def key(self) -> tuple[int, int | None]:
         """Half partition and offset."""
-        return self.case.transaction.key
+        return self.case.transaction.partition, self.case.transaction.half
 
     @property
     def kinds(self) -> tuple[str, ...]:

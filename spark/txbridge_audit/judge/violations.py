@@ -107,7 +107,7 @@ def _is_stuck(case: Case) -> bool:
 def _is_expired(case: Case) -> bool:
     half = case.transaction.half
     return (
-        not case.is_present
+        case.half is None
         and half is not None
         and half < case.about.log_start
         and case.parked in _OPEN_STATES

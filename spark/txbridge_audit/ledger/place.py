@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection
 
 #: Folder beside the data. Readers of Parquet ignore names that begin with an underscore.
 SUMMARY = "_audit"

@@ -9,6 +9,7 @@ the part of it that logs show. `id_sha256` finds the row of a known id.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -69,7 +70,7 @@ def _transaction_row(verdict: Verdict) -> LedgerRow:
         "copies": case.copies,
         "messages": len(case.messages),
         "next_at": _time(case.next_time) if verdict.pending_state == fates.SCHEDULED else None,
-        "delivered": sorted(_delivered(copy) for copy in (*case.home, *case.foreign))[:KEPT],
+        "delivered": _places(copy.visible_at for copy in (*case.home, *case.foreign)),
         **{f"op_{outcome}_offset": case.op(outcome) for outcome in ("commit", "rollback", "discard", "abandon")},
         "discard_records": _discards(case),
         "resumed_end": case.resumed_at,
@@ -102,8 +103,9 @@ def _decision(case: Case, end: EndMention) -> LedgerRow:
     }
 
 
-def _delivered(copy: CopyMention) -> tuple[str, int, int]:
-    return copy.topic, copy.place, copy.at
+def _places(delivered: Iterable[tuple[str, int, int]]) -> list[LedgerRow]:
+    first = sorted(delivered)[:KEPT]
+    return [{"topic": topic, "partition": partition, "offset": at} for topic, partition, at in first]
 
 
 def _discards(case: Case) -> list[LedgerRow]:
@@ -149,7 +151,7 @@ def phantom_row(copy: CopyMention) -> LedgerRow:
         "violations": [violations.PHANTOM.name],
         "findings": [],
         "copies": 1,
-        "delivered": [_delivered(copy)],
+        "delivered": _places([copy.visible_at]),
         "real_topic": copy.topic,
     }
 

@@ -151,6 +151,11 @@ class CopyMention(Mention):
     number: int | None = None
     numbers: int | None = None
 
+    @property
+    def visible_at(self) -> tuple[str, int, int]:
+        """Topic, partition and offset."""
+        return self.topic, self.place, self.at
+
 
 @dataclass(slots=True)
 class ParkedMention(Mention):
@@ -277,7 +282,6 @@ MENTIONS: tuple[type[Mention], ...] = (
     NamedMention,
     RowMention,
 )
-_MAKE: tuple[Callable[..., Mention], ...] = MENTIONS
 _NUMBER_OF = {kind: number for number, kind in enumerate(MENTIONS)}
 _FIELDS = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in MENTIONS}
 
@@ -296,8 +300,8 @@ def from_row(row: Sequence[Any]) -> Mention:
     number, *values = row
     if number == _NUMBER_OF[HalfMention] and values[-1] is not None:
         values[-1] = tuple(MessagePart(*part) for part in values[-1])
-    mention: Mention = _MAKE[number](*values)
-    return mention
+    make: Callable[..., Mention] = MENTIONS[number]
+    return make(*values)
 
 
 #: The bits that the index of an entry takes in a position in END.

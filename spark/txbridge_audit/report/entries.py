@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 
 from txbridge.core.names import Names, short_id
@@ -11,7 +11,7 @@ from txbridge_audit.judge import fates, findings, violations
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.findings import BATCH_OUT_OF_TURN, HALF_RANGE_GONE, OPEN_TRANSACTION, RIGHT_MISSING
-from txbridge_audit.judge.table import KINDS, says_of
+from txbridge_audit.judge.table import KINDS, SAYS
 from txbridge_audit.judge.transaction import AuditedTransaction
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import COMMIT, GIVE_UP, ROLLBACK, UNKNOWN, CopyMention, EndMention
@@ -40,7 +40,7 @@ def entry_of(names: Names, verdict: Verdict, kind: str) -> Entry:
     own = case.last_parked if kind == violations.EXPIRED.name else case.message
     identity = None if own is None else own.id
     actions = tuple(_action(case, end) for end in case.by_hand[:ACTIONS]) if kind == findings.BY_HAND.name else ()
-    says = verdict.says if kind == verdict.fate else says_of(kind)
+    says = verdict.says if kind == verdict.fate else SAYS[kind]
     progress = progress_of(case) if kind in _OF_STEPS else ""
     return Entry(
         kind,
@@ -115,7 +115,7 @@ def _evidence(names: Names, case: Case, kind: str) -> Iterator[Place]:
     """Every record that the verdict rests on. Of refused ENDs it is the one that the kind is about."""
     partition, half = case.transaction.partition, case.transaction.half
     if half is not None:
-        if case.is_present:
+        if case.half is not None:
             yield Place("half", names.half, partition, half)
         if kind == violations.EXPIRED.name:
             yield Place("gone", names.half, partition, half)
@@ -156,8 +156,7 @@ def _copies(case: Case, kind: str) -> set[tuple[str, int, int]]:
     """The first and the last copy at home and elsewhere: of more than two these are enough evidence."""
     places: set[tuple[str, int, int]] = set()
     for copies in (case.home, case.foreign):
-        there = [(copy.topic, copy.place, copy.at) for copy in copies]
-        if there:
+        if there := [copy.visible_at for copy in copies]:
             places |= {min(there), max(there)}
     special = {
         violations.ALTERED.name: case.altered_at,
@@ -176,19 +175,15 @@ def stray_entry(names: Names, copy: CopyMention, kind: str) -> Entry:
         transaction=None if copy.id is None else short_id(copy.id),
         id_sha256=None if copy.id is None else sha256(copy.id.encode()).hexdigest(),
         real_topic=copy.topic,
-        evidence=(Place("copy", copy.topic, copy.place, copy.at), *claimed),
+        evidence=(Place("copy", *copy.visible_at), *claimed),
     )
 
 
 # Findings that come from cuts and log starts
 
 
-def open_transactions(names: Iterable[str], stayed: Iterable[tuple[TopicPartition, tuple[int, int]]]) -> list[Entry]:
-    """Kafka transactions that `stayed` open: stable offset and high watermark of each partition.
-
-    `names` are those of the internal topics.
-    """
-    internal = set(names)
+def open_transactions(internal: Collection[str], stayed: Iterable[tuple[TopicPartition, int, int]]) -> list[Entry]:
+    """Kafka transactions that `stayed` open: each partition with its stable offset and high watermark."""
     return [
         Entry(
             OPEN_TRANSACTION.name,
@@ -196,7 +191,7 @@ def open_transactions(names: Iterable[str], stayed: Iterable[tuple[TopicPartitio
             real_topic=None if topic in internal else topic,
             evidence=(Place("open", topic, partition, stable),),
         )
-        for (topic, partition), (stable, target) in sorted(stayed)
+        for (topic, partition), stable, target in sorted(stayed)
     ]
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from txbridge.masking import masked_values
 from txbridge.subject import Subject
 from txbridge.text import counted
-from txbridge_audit.judge.facts import AuditLimits, TopicPartition
+from txbridge_audit.judge.facts import AuditLimits, AuditSelection, TopicPartition
 from txbridge_audit.judge.findings import BLIND
-from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import NOTES
 from txbridge_audit.report.entry import Entry, Tally
 from txbridge_audit.report.overview import AuditOverview
@@ -183,5 +182,3 @@ class AuditStep:
     report: AuditReport
     #: The violations that no earlier step has found.
     alarms: Sequence[Entry]
-    #: Number of transactions that it judged: those not closed before, and those that new records name.
-    carried: int

@@ -17,7 +17,6 @@ from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.fates import ABANDONED, CANCELLED
 from txbridge_audit.judge.findings import BLIND, COPY, MALFORMED, UNREADABLE_OP
 from txbridge_audit.judge.lacking import BY_DESIGN, HALF_GONE
-from txbridge_audit.judge.strays import OtherNamespaces, label
 from txbridge_audit.judge.verdict import Verdict
 from txbridge_audit.protocol.mentions import ROLLBACK, AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.protocol.record import HIDDEN
@@ -107,8 +106,6 @@ class Sums:
     names: Names
     counts: Counter[CounterName] = field(default_factory=Counter)
     entries: Entries = field(default_factory=Entries)
-    #: Visible records that match no half message. They are labelled when all is read (`add_strays`).
-    strays: list[CopyMention] = field(default_factory=list)
 
     def count_alike(self, told: Contribution, number: int = 1) -> None:
         """Add the contribution of so many verdicts."""
@@ -122,14 +119,10 @@ class Sums:
         """The counts of one sort."""
         return {name: self.counts[what, name] for name in names}
 
-    def add_strays(self, facts: Facts, others: OtherNamespaces) -> list[tuple[CopyMention, str]]:
-        """Label the strays, and add them. Returns them with their kinds."""
-        ordered = sorted(self.strays, key=lambda copy: (copy.topic, copy.place, copy.at))
-        found = [(copy, kind) for copy in ordered if (kind := label(copy, facts, others)) is not None]
-        for copy, kind in found:
+    def add_strays(self, strays: Iterable[tuple[CopyMention, str]]) -> None:
+        """Add visible records that match no half message, with their kinds."""
+        for copy, kind in strays:
             self.entries.add_made(kind, partial(stray_entry, self.names, copy, kind))
-        self.strays.clear()
-        return found
 
     def add_records(self, facts: Facts) -> None:
         """Add what has no transaction to the reach of the rules: visible records, and entries of half messages gone."""

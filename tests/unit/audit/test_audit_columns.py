@@ -19,8 +19,7 @@ from txbridge_audit.engines.columns import SCHEMAS, hash_keys
 from txbridge_audit.engines.records import other_mentions
 from txbridge_audit.engines.tasks import Told
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol.client_records import half_mention
 from txbridge_audit.protocol.mentions import AsideMention, from_row

@@ -25,9 +25,8 @@ from txbridge_audit.cluster.plan import selection_of
 from txbridge_audit.engines.reporting import differing
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import fates
-from txbridge_audit.judge.facts import TopicPartition
+from txbridge_audit.judge.facts import AuditSelection, TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
-from txbridge_audit.judge.selection import AuditSelection
 from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
 from txbridge_audit.ledger.place import continued_folder
 from txbridge_audit.protocol.record import KafkaRecord

@@ -12,8 +12,9 @@ from random import Random
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from txbridge_audit.cluster.cuts import AuditCut
-from txbridge_audit.cluster.facts import checks_since, partition_facts, topic_facts
+from txbridge_audit.cluster.facts import partition_facts, topic_facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
+from txbridge_audit.cluster.past import checks_since
 from txbridge_audit.judge import table
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.evidence import Evidence
@@ -238,7 +239,7 @@ def retained(log: MemoryLog, removed: Mapping[str, int], now: int) -> Judged:
         partitions=partition_facts(names, cluster, internal, starts, left.checkpoints(), cut, starts, ends),
         topics=topic_facts(cluster, real, {key: starts[key] for key in real}, cut),
         now=now,
-        checks_since=checks_since(names, cluster, {check: starts[check]}) | {"shipping": -1},
+        checks_since=checks_since(names, cluster, {check: starts[check]}, None) | {"shipping": -1},
         discards_cut=starts[names.discard, PLAIN] > 0,
     )
     return Judged(left, facts, truncated=[key for key in real if starts[key] > 0])

@@ -98,7 +98,11 @@ def test_expired_and_phantom_have_rows_with_their_coordinates() -> None:
     claiming = CopyMention(PLAIN, 7, at=9, topic="orders", place=0, id="F" * 32, content=0)
     row = phantom_row(claiming)
     assert (row["partition"], row["half"], row["transaction"]) == (PLAIN, 7, "F" * 8)
-    assert (row["violations"], row["delivered"], row["copies"]) == (["PHANTOM"], [("orders", 0, 9)], 1)
+    assert (row["violations"], row["delivered"], row["copies"]) == (
+        ["PHANTOM"],
+        [{"topic": "orders", "partition": 0, "offset": 9}],
+        1,
+    )
     unreadable = phantom_row(CopyMention(-1, None, at=9, topic="orders", place=0, id=None, content=0))
     assert (unreadable["partition"], unreadable["half"], unreadable["transaction"]) == (None, None, None)
 

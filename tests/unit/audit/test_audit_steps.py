@@ -78,7 +78,7 @@ class Steps:
             for mention in new:
                 self.state.add(mention)
             self._steps._keep_odd(odd)
-            _, alarms = self._steps._judge(self._steps._see_evidence(reading, self._steps._progress))
+            alarms = self._steps._judge(self._steps._see_evidence(reading, self._steps._progress))
             compacted = [topic.topic for topic in facts.topics if topic.compacted]
             self.state.keep_fact("progress", {"positions": self._op_read(until), "compacted": compacted})
         return [alarm.id for alarm in alarms]

@@ -19,11 +19,10 @@ from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.intake import Spans, Task
 from txbridge_audit.engines.run import audit
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.judge.facts import Facts
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.ledger.place import claim_folder, write_summary
 from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import batches_of
+from txbridge_audit.ledger.schema import batches_of, write_batches
 from txbridge_audit.report.model import AuditReport
 
 #: MiB of rows that are kept in memory, unless the user says otherwise.
@@ -103,9 +102,6 @@ class LocalRows(LocalReader):
 
     def write_ledger(self, facts: Facts, selection: AuditSelection, phantoms: Collection[LedgerRow]) -> None:
         """See AuditRows."""
-        # Only here: it loads the library that writes Parquet.
-        from txbridge_audit.ledger.parquet import write_batches  # noqa: PLC0415
-
         assert self._ledger is not None  # Its folder was claimed.
         rows = tasks.ledger_rows(facts, selection, tasks.blocks_of(self._rows_by_block()))
         write_batches(chain(rows, batches_of(phantoms)), self._ledger)

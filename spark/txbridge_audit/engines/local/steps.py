@@ -33,11 +33,11 @@ from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
-from txbridge_audit.judge.strays import label
+from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
 from txbridge_audit.ledger.rows import phantom_row, row_of
-from txbridge_audit.ledger.schema import batches_of
+from txbridge_audit.ledger.schema import batches_of, write_batches
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
@@ -65,12 +65,11 @@ class _StoredProofs:
         self._state, self._reading = state, reading
         self._known: dict[tuple[int, str], LossProof | None] = {}
 
-    def find_above(self, partition: int, topic: str) -> LossProof | None:
+    def get(self, place: tuple[int, str], /) -> LossProof | None:
         """See LossProofs."""
-        place = partition, topic
         if place not in self._known:
-            oldest = self._state.oldest_anchors(partition, topic, self._reading.starts)
-            evidence = Evidence({(partition, topic, number): anchors for number, anchors in oldest.items()})
+            oldest = self._state.oldest_anchors(*place, self._reading.starts)
+            evidence = Evidence({(*place, number): anchors for number, anchors in oldest.items()})
             self._known[place] = evidence.find_proofs(self._reading.truncated).get(place)
         return self._known[place]
 
@@ -162,7 +161,7 @@ class LocalSteps:
             self._expire_halves(reading.starts)
             reading = dataclasses.replace(reading, facts=self._expire_rows(reading))
             facts = self._see_evidence(reading, progress)
-            judged, alarms = self._judge(facts)
+            alarms = self._judge(facts)
             source.cluster.refuse_moved({*reading.spans, *facts.before})
             # Alarms come before the step counts. A step that is repeated raises none twice.
             raised_to = self.alarms if raise_all is None else raise_all(number, alarms)
@@ -172,7 +171,7 @@ class LocalSteps:
                 source.say("writing the ledger")
                 self._write(ledger / f"step={number}", facts)
                 state.keep_fact("written_at", plan.now / 1000)
-            return AuditStep(self._report(plan, reading, facts), alarms, judged)
+            return AuditStep(self._report(plan, reading, facts), alarms)
 
     def _positions_there(self, progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
         """What was read of each topic, except of real topics that were deleted and created again since.
@@ -273,9 +272,9 @@ class LocalSteps:
         for partition, identity in twins:
             self.state.touched.update(self.state.halves_of(partition, identity))
 
-    def _judge(self, facts: Facts) -> tuple[int, list[Entry]]:
-        """Judge what may have changed. Returns the number of transactions, and the violations that are new."""
-        state, judged = self.state, 0
+    def _judge(self, facts: Facts) -> list[Entry]:
+        """Judge what may have changed. Returns the violations that are new."""
+        state = self.state
         alarms: list[Entry] = []
         strays: list[CopyMention] = []
         for key in sorted(state.touched.union(state.open_ones())):
@@ -284,13 +283,12 @@ class LocalSteps:
                 state.remove(key)
                 continue
             verdict = judge(transaction, facts)
-            judged += verdict.fate is not None
             told = json.dumps(contribution_of(verdict))
             # Of those that only wait most say what they said.
             if key in state.touched or _is_closed(verdict) or told != state.told_of(key):
                 alarms += self._put(key, verdict, told)
             strays += verdict.case.strays
-        return judged, alarms + self._put_strays(strays, facts)
+        return alarms + self._put_strays(strays, facts)
 
     def _put(self, key: Key, verdict: Verdict, told: str) -> list[Entry]:
         """Count a verdict in place of the last one. Returns the violations that were never raised before."""
@@ -311,12 +309,8 @@ class LocalSteps:
 
     def _put_strays(self, strays: Sequence[CopyMention], facts: Facts) -> list[Entry]:
         """Label visible records that match no half message. Returns the violations."""
-        others = other_namespaces(self._source, strays, facts)
         alarms = []
-        for copy in sorted(strays, key=lambda copy: (copy.topic, copy.place, copy.at)):
-            kind = label(copy, facts, others)
-            if kind is None:
-                continue
+        for copy, kind in labelled(strays, facts, other_namespaces(self._source, strays, facts)):
             entry = stray_entry(self._source.names, copy, kind)
             self.state.put_stray(copy, kind, json.dumps([("kind", kind)]), _json_of(entry))
             if kind in table.VIOLATIONS:
@@ -325,9 +319,6 @@ class LocalSteps:
 
     def _write(self, folder: Path, facts: Facts) -> None:
         """Write the rows that have changed since the last time. A step that is repeated writes to the same place."""
-        # Only here: it loads the library that writes Parquet.
-        from txbridge_audit.ledger.parquet import write_batches  # noqa: PLC0415
-
         # Readers of the ledger pass over this name: if we are killed, no reader meets half of a file.
         unfinished = folder.with_name("_unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -51,7 +51,9 @@ def spark_audit(
 
         report = until_leaders_stay(source.say, attempt)
         if ledger_path is not None:
-            _write_summary(session, report.to_json(), ledger_path)
+            # The JSON form of the report. A ledger without it is not complete.
+            line = session.createDataFrame([(report.to_json().replace("\n", " "),)], "value string")
+            line.coalesce(1).write.mode("overwrite").text(f"{ledger_path}/{SUMMARY}")
     return report
 
 
@@ -96,9 +98,3 @@ def _refuse_existing(spark: SparkSession, path: str) -> None:
             return
         raise
     raise ledger_exists(path)
-
-
-def _write_summary(spark: SparkSession, text: str, path: str) -> None:
-    """Write the JSON form of the report beside the ledger. A ledger without it is not complete."""
-    line = spark.createDataFrame([(text.replace("\n", " "),)], "value string")
-    line.coalesce(1).write.mode("overwrite").text(f"{path}/{SUMMARY}")

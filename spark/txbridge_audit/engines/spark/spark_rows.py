@@ -19,28 +19,14 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.intake import Spans, Task
+from txbridge_audit.engines.records import RAW
 from txbridge_audit.engines.spark.spark_session import PARALLELISM
-from txbridge_audit.judge.facts import Facts, TopicPartition
-from txbridge_audit.judge.selection import AuditSelection
+from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import SCHEMA, table_of
+from txbridge_audit.ledger.schema import SCHEMA
 
 #: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
 _ROWS_OF_A_TASK = 200_000
-#: Columns of every raw frame with their types: those of Spark's Kafka source that are used.
-_COLUMNS = {
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "key": "binary",
-    "value": "binary",
-    "headers": "array<struct<key: string, value: binary>>",
-}
-#: The same as text.
-_SCHEMA = ", ".join(f"{name}: {kind}" for name, kind in _COLUMNS.items())
-
 #: Time-out of Spark's poll, ms. A task fails when no record comes for so long before the end of its range. A broker on
 #: an overloaded machine must answer within this time. The default of two minutes would hide a dead broker for too long.
 #: Where only markers of Kafka transactions are left, Kafka's client returns once it is past them, without the time-out.
@@ -90,7 +76,7 @@ class SparkRows:
         self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
         """See RowReader."""
-        if self._frames and all(span.empty for span in spans.values()):
+        if all(span.empty for span in spans.values()):
             return []
         self._size += sum(span.end - span.start for span in spans.values())
         raw = read(self._spark, self._settings, spans, committed=committed, may_vanish=may_vanish)
@@ -106,7 +92,8 @@ class SparkRows:
     def _rows_by_block(self) -> DataFrame:
         """All rows, those of a block together."""
         if self._blocks is None:
-            rows = reduce(DataFrame.union, self._frames).where(~F.col("what").isin(*tasks.FOR_CUTS))
+            frames = self._frames or [self._spark.createDataFrame([], tasks.ROWS)]
+            rows = reduce(DataFrame.union, frames).where(~F.col("what").isin(*tasks.FOR_CUTS))
             number = max(int(str(self._spark.conf.get(PARALLELISM))), self._size // _ROWS_OF_A_TASK)
             blocks = rows.repartition(number, "partition", "block").sortWithinPartitions("partition", "block")
             self._blocks = blocks.persist()
@@ -126,7 +113,7 @@ class SparkRows:
         ask = partial(tasks.ledger_rows, facts, selection)
         rows = self._rows_by_block().mapInArrow(lambda some: ask(tasks.blocks_of(tasks.rows_in(some))), COLUMNS)
         if phantoms:
-            table: Any = table_of([*phantoms])
+            table: Any = pa.Table.from_pylist([*phantoms], schema=SCHEMA)
             rows = rows.union(self._spark.createDataFrame(table, rows.schema))
         rows.write.mode("overwrite").partitionBy("day").parquet(str(self._ledger))
 
@@ -144,14 +131,12 @@ def read(
     committed: bool,
     may_vanish: bool = False,
 ) -> DataFrame:
-    """Records of the spans (all of them, whatever their topic) with _COLUMNS. Lazy: nothing is read yet.
+    """Records of the spans (all of them, whatever their topic) with the columns RAW. Lazy: nothing is read yet.
 
     If retention removes a record while we read, the job fails. With `may_vanish` it skips the record instead. Then only
     records that are there prove anything.
     """
     wanted = {key: span for key, span in spans.items() if not span.empty}
-    if not wanted:
-        return spark.createDataFrame([], _SCHEMA)
     partitions: dict[str, list[int]] = defaultdict(list)
     starts: dict[str, dict[str, int]] = defaultdict(dict)
     ends: dict[str, dict[str, int]] = defaultdict(dict)
@@ -171,5 +156,5 @@ def read(
         # So that a topic of one partition keeps every core busy. Order within a partition does not matter to us.
         .option("minPartitions", str(spark.conf.get(PARALLELISM)))
         .load()
-        .select(*_COLUMNS)
+        .select(*RAW)
     )
