@@ -53,7 +53,7 @@ class Door:
         )
         self.sends = Sends(setting, records, ends, topics, metrics, self.groups.note_transactional)
         self._ends = ends
-        self._topics = topics
+        self.topics = topics
         self._lines = RareLines()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -69,14 +69,10 @@ class Door:
         if not topic:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)
-        count = await self._topics.count_partitions(topic, peer) if known else 0
+        count = await self.topics.count_partitions(topic, peer) if known else 0
         if not count:
             raise no_topic(topic)
         return min(count, identity.LARGEST_PARTITION + 1)
-
-    def forget_topic(self, topic: str) -> None:
-        """Ask Kafka again about a topic that has been created."""
-        self._topics.forget_topic(topic)
 
     def set_groups(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
         """Set the groups of a member: none if its key is no key any more.
