@@ -2,7 +2,7 @@
 
 One relay of an outbox works, and others stand by. It repeats these steps:
 
-1. It reads the next rows, up to the last one that no row can precede any more (outbox_gate.py).
+1. It reads the next rows, up to the last one that no row can precede any more (relay_course.py).
 2. One Kafka transaction holds the rows, each for its own topic, and one record of the *progress*: the number of the
    batch, and id and hash of each row.
 3. One transaction of the database advances the number in the table of the state from the batch before to this one, if
