@@ -14,11 +14,10 @@ from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import LONGEST_LOGGED, AccessKey, RareLines, require_group
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.groups import ClientCheck, GroupMember, Groups, Join
 from txbridge_rocketmq.memory import RequestMemory
-from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq.outlet import DecisionOutlet, Outlet
 from txbridge_rocketmq.requests import ClientDecision
 from txbridge_rocketmq.sends import Sends, no_topic
 from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics
