@@ -100,14 +100,11 @@ class TopicAdmin:
                 "because another number changes where keys go; kafka-topics.sh --alter adds partitions",
             )
 
-    def _cluster(self) -> KafkaCluster:
-        return KafkaCluster(self._admin, Bounds(Deadline(_REQUEST_S)))
-
     def _create_topics(self, names: Sequence[str], partitions: int) -> dict[str, str | None]:
         """Create topics, replicated like HALF. Returns the reason for each that was refused, else None."""
         layout = self._layout
         in_sync = {"min.insync.replicas": str(layout.min_insync_replicas)}
-        return self._cluster().create_topics(
+        return KafkaCluster(self._admin, Bounds(Deadline(_REQUEST_S))).create_topics(
             [
                 TopicRequest(
                     name,

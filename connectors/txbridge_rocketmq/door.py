@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.message import MessageExt
@@ -21,8 +21,6 @@ from txbridge_rocketmq.outlet import DecisionOutlet, Outlet
 from txbridge_rocketmq.requests import ClientDecision
 from txbridge_rocketmq.sends import Sends, no_topic
 from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics
-
-T = TypeVar("T")
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -54,9 +52,9 @@ class Door:
         self._ends = ends
         self.topics = topics
         self._lines = RareLines()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Handle a request. `drain` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
