@@ -14,7 +14,7 @@ from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import LONGEST_LOGGED, AccessKey, RareLines, require_group
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
-from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
+from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting, spawn_task
 from txbridge_rocketmq.groups import ClientCheck, GroupMember, Groups, Join
 from txbridge_rocketmq.memory import RequestMemory
 from txbridge_rocketmq.outlet import DecisionOutlet, Outlet
@@ -56,10 +56,7 @@ class Door:
 
     def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Handle a request. `drain` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return spawn_task(self._tasks, work)
 
     async def count_queues(self, topic: str, peer: str) -> int:
         """Number of queues of a topic that this client sees. Raises RequestError and NoAnswerError."""
