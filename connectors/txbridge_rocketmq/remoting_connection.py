@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from txbridge_rocketmq.access import AccessKey
 from txbridge_rocketmq.client_connection import IDLE_S, STUCK_S, ClientConnection
 from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, response
 from txbridge_rocketmq.groups import ClientCheck
+from txbridge_rocketmq.memory import RequestMemory
 from txbridge_rocketmq.message import Address, address_of
-
-if TYPE_CHECKING:
-    from txbridge_rocketmq.remoting import Remoting
 
 #: Unanswered requests of a connection, beyond which no more are read. A producer in Java has no more threads than that.
 #: A producer that sends without waiting loses nothing, because Kafka takes messages in batches.
@@ -27,10 +25,27 @@ _FRAME_S = 30.0
 _STILL_S = 1.0
 
 
+class Handler(Protocol):
+    """Receiver of the events of a connection."""
+
+    memory: RequestMemory
+    max_frame: int
+
+    def add_connection(self, connection: DoorConnection) -> None: ...
+
+    def drop_connection(self, connection: DoorConnection, reason: str | None) -> None: ...
+
+    def handle_command(self, connection: DoorConnection, command: RemotingCommand) -> None: ...
+
+    def count_answer(self, request: int, code: int) -> None: ...
+
+    def check_frame(self, question: ClientCheck, local: Address, opaque: int) -> bytes: ...
+
+
 class DoorConnection(ClientConnection):
     """Connection of one client, for the event loop only."""
 
-    def __init__(self, handler: Remoting) -> None:
+    def __init__(self, handler: Handler) -> None:
         super().__init__(handler.memory)
         self._handler = handler
         #: Bytes of the frame that is being read; 0 while its length is not known.
