@@ -6,16 +6,12 @@ import atexit
 import os
 import threading
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
 
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from txbridge import Announcement, Message, TransactionProducer
-from txbridge_django.conf import Options, refuse_event_loop, require_own_transaction, valid_options
-
-if TYPE_CHECKING:
-    from txbridge_django.listener import DjangoTransactionListener
+from txbridge_django.conf import refuse_event_loop, require_own_transaction, valid_options
 
 _lock = threading.Lock()
 #: The producer, or nothing.
@@ -37,9 +33,14 @@ def get_producer() -> TransactionProducer:
         if not _running:
             refuse_event_loop("get_producer")
             options = valid_options()
+            # Imported here, because models can be imported only when all apps are ready.
+            from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
+
+            listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
+            listener.verify()
             made = TransactionProducer(
                 options.group,
-                _listener(options),
+                listener,
                 options.kafka,
                 namespace=options.namespace,
                 check_thread_pool_max_size=options.check_threads,
@@ -78,15 +79,6 @@ def announce(*messages: Message) -> AbstractContextManager[Announcement[None]]:
     """
     require_own_transaction(valid_options().database)
     return get_producer().announce(*messages)
-
-
-def _listener(options: Options) -> DjangoTransactionListener:
-    # Imported here, because models can be imported only when all apps are ready.
-    from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
-
-    listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
-    listener.verify()
-    return listener
 
 
 @receiver(setting_changed)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -29,8 +29,6 @@ from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.requests import parse_topic
 from txbridge_rocketmq.topics import Look, NoAnswerError
-
-T = TypeVar("T")
 
 #: Topics of RocketMQ's brokers. Clients and mqadmin name them by themselves.
 _OF_BROKERS = frozenset(
@@ -102,14 +100,11 @@ class TopicAdmin:
                 "because another number changes where keys go; kafka-topics.sh --alter adds partitions",
             )
 
-    def _cluster(self) -> KafkaCluster:
-        return KafkaCluster(self._admin, Bounds(Deadline(_REQUEST_S)))
-
     def _create_topics(self, names: Sequence[str], partitions: int) -> dict[str, str | None]:
         """Create topics, replicated like HALF. Returns the reason for each that was refused, else None."""
         layout = self._layout
         in_sync = {"min.insync.replicas": str(layout.min_insync_replicas)}
-        return self._cluster().create_topics(
+        return KafkaCluster(self._admin, Bounds(Deadline(_REQUEST_S))).create_topics(
             [
                 TopicRequest(
                     name,
@@ -173,8 +168,10 @@ class MqadminRequests:
         topic, queues = parse_topic(command.fields)
         require_topic(key, topic)
         mapping.check_topic(topic, self._door.setting.names)
-        await self._run(self._topics.create_topic, topic, queues, f"{key.name} at {connection.peer}")
-        self._door.forget_topic(topic)
+        by = f"{key.name} at {connection.peer}"
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._topics.create_topic, topic, queues, by)
+        self._door.topics.forget_topic(topic)
         return b""
 
     async def _describe_door(self, *_: object) -> bytes:
@@ -197,9 +194,6 @@ class MqadminRequests:
         # The door does not keep ids, languages and versions of clients.
         connections = [{"clientAddr": peer, "clientId": peer, "language": "OTHER", "version": 0} for peer in peers]
         return _json({"connectionSet": connections})
-
-    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def close(self) -> None:
         """Begin no more requests to Kafka. One that runs ends within its time-out."""

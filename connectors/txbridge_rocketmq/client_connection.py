@@ -8,12 +8,12 @@ import errno
 import socket
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from collections.abc import Callable, Collection
 
 from txbridge.errors import LocalProblemError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import Certificate
+from txbridge_rocketmq.door_options import spawn_task
 from txbridge_rocketmq.memory import Receiver, RequestMemory
 from txbridge_rocketmq.message import address_of, text_of
 
@@ -171,8 +171,8 @@ class ClientListener:
         self._make = make
         self._connections = connections
         for one in self._sockets:
-            self._spawn_task(self._accept_clients(one))
-        self._spawn_task(self._watch_connections())
+            spawn_task(self._tasks, self._accept_clients(one))
+        spawn_task(self._tasks, self._watch_connections())
 
     def close(self) -> None:
         """Take no more connections. Existing ones stay open."""
@@ -197,7 +197,7 @@ class ClientListener:
                 _log.warning("connection_refused", most=self._most)
                 accepted.close()
                 continue
-            self._spawn_task(self._greet_client(accepted, text_of(address_of(*address[:2]))))
+            spawn_task(self._tasks, self._greet_client(accepted, text_of(address_of(*address[:2]))))
 
     async def _greet_client(self, accepted: socket.socket, peer: str) -> None:
         """Wait for the first byte, and make a connection of the socket."""
@@ -239,11 +239,6 @@ class ClientListener:
             now = time.monotonic()
             for connection in list(self._connections):
                 connection.close_if_stuck(now)
-
-    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _bound(host: str, port: int) -> socket.socket:

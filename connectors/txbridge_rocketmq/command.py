@@ -18,7 +18,7 @@ MAX_HEADER = 256 * 1024
 MAX_FRAME = 16 * 1024 * 1024
 
 _JSON, _BINARY = 0, 1
-_RESPONSE, _ONEWAY = 1, 2
+_RESPONSE, ONEWAY = 1, 2
 #: Version number of RocketMQ 5.3.2. A client remembers it, and uses older requests for older brokers.
 _VERSION = 477
 #: A language that RocketMQ's clients know. They cannot read a frame with another name.
@@ -50,7 +50,7 @@ class RemotingCommand:
 
     @property
     def is_oneway(self) -> bool:
-        return bool(self.flag & _ONEWAY)
+        return bool(self.flag & ONEWAY)
 
 
 def length_of(prefix: bytes | bytearray, max_frame: int = MAX_FRAME) -> int:
@@ -153,22 +153,19 @@ def response(
 
     `fields` may be empty, because a client needs extFields in the answer for a stored message.
     """
-    return _encode(code, request.opaque, _RESPONSE, remark, fields, body)
+    return encode(code, request.opaque, fields, body, flag=_RESPONSE, remark=remark)
 
 
-def request(code: int, opaque: int, fields: Mapping[str, str]) -> bytes:
-    """The frame of a request that is answered."""
-    return _encode(code, opaque, 0, None, fields, b"")
-
-
-def oneway(code: int, opaque: int, fields: Mapping[str, str], body: bytes) -> bytes:
-    """The frame of a request that is not answered."""
-    return _encode(code, opaque, _ONEWAY, None, fields, body)
-
-
-def _encode(
-    code: int, opaque: int, flag: int, remark: str | None, fields: Mapping[str, str] | None, body: bytes
+def encode(
+    code: int,
+    opaque: int,
+    fields: Mapping[str, str] | None,
+    body: bytes = b"",
+    *,
+    flag: int = 0,
+    remark: str | None = None,
 ) -> bytes:
+    """The frame of a request, which is answered unless `flag` is ONEWAY, or of a response."""
     # Written by hand: json.dumps takes three times as long.
     texts = remarks = ""
     if fields is not None:

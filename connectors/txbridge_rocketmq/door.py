@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.message import MessageExt
@@ -14,16 +14,13 @@ from txbridge.log import get_logger
 from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import LONGEST_LOGGED, AccessKey, RareLines, require_group
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
-from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
+from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting, spawn_task
 from txbridge_rocketmq.groups import ClientCheck, GroupMember, Groups, Join
 from txbridge_rocketmq.memory import RequestMemory
-from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq.outlet import DecisionOutlet, Outlet
 from txbridge_rocketmq.requests import ClientDecision
 from txbridge_rocketmq.sends import Sends, no_topic
 from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics
-
-T = TypeVar("T")
 
 _log = get_logger("txbridge.rocketmq")
 
@@ -53,30 +50,23 @@ class Door:
         )
         self.sends = Sends(setting, records, ends, topics, metrics, self.groups.note_transactional)
         self._ends = ends
-        self._topics = topics
+        self.topics = topics
         self._lines = RareLines()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def spawn_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Handle a request. `drain` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return spawn_task(self._tasks, work)
 
     async def count_queues(self, topic: str, peer: str) -> int:
         """Number of queues of a topic that this client sees. Raises RequestError and NoAnswerError."""
         if not topic:
             raise RequestError(ResponseCode.INVALID_PARAMETER, "topic is missing")
         known = is_topic(topic) and not self.setting.names.is_forbidden(topic)
-        count = await self._topics.count_partitions(topic, peer) if known else 0
+        count = await self.topics.count_partitions(topic, peer) if known else 0
         if not count:
             raise no_topic(topic)
         return min(count, identity.LARGEST_PARTITION + 1)
-
-    def forget_topic(self, topic: str) -> None:
-        """Ask Kafka again about a topic that has been created."""
-        self._topics.forget_topic(topic)
 
     def set_groups(self, member: GroupMember, names: Iterable[str], key: AccessKey | None) -> None:
         """Set the groups of a member: none if its key is no key any more.

@@ -1,10 +1,11 @@
-"""Options of a door and their validation, and what all its parts use: its setting and its metrics."""
+"""Options of a door and their validation, and what all its parts use: its setting, its metrics and its tasks."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,14 @@ class DoorMetrics:
         self.ends_lost = counter(
             "ends_not_acknowledged", "Decisions that Kafka did not acknowledge; the worker asks again."
         )
+
+
+def spawn_task(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task, which is one of the `tasks` until it is done."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,13 +36,12 @@ from txbridge.web.web_server import Question, serving
 from txbridge_rocketmq.access import WARNED_DAYS, Certificate
 from txbridge_rocketmq.admin import MqadminRequests, TopicAdmin
 from txbridge_rocketmq.client_connection import ClientListener
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_options import DoorMetrics, DoorOptions, DoorSetting
 from txbridge_rocketmq.groups import Taker
 from txbridge_rocketmq.grpc_service import GrpcService
 from txbridge_rocketmq.identity import LARGEST_PARTITION
-from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq.outlet import DecisionOutlet, Outlet
 from txbridge_rocketmq.remoting import Remoting
 from txbridge_rocketmq.remoting_connection import DoorConnection
 from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics, look_up

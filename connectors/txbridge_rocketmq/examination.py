@@ -15,7 +15,7 @@ from txbridge.doctor.finding import Check, Finding, note, ok, problem, warning
 from txbridge.errors import UsageError
 from txbridge_rocketmq.access import ACCESS_KEY, SIGNATURE, WARNED_DAYS, AccessKey, signature
 from txbridge_rocketmq.codes import HTTP2_PREFACE, RequestCode, ResponseCode
-from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, length_of, request
+from txbridge_rocketmq.command import FrameError, RemotingCommand, decode, encode, length_of
 from txbridge_rocketmq.door_options import DoorOptions, door_options
 from txbridge_rocketmq.http2_frames import FrameKind, frame
 from txbridge_rocketmq.routes import CLUSTER, DEFAULT_TOPIC
@@ -97,7 +97,7 @@ def _ask_door(wire: socket.socket, code: RequestCode, fields: dict[str, str], ke
     if key is not None:
         fields[ACCESS_KEY] = key.name
         fields[SIGNATURE] = signature(key.secret, fields, b"")
-    wire.sendall(request(code, 1, fields))
+    wire.sendall(encode(code, 1, fields))
     return decode(_exactly(wire, length_of(_exactly(wire, 4))))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from txbridge.client.checks.calls import CheckRequest
 from txbridge.client.checks.consumer import CheckConsumer
@@ -18,7 +18,7 @@ from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import UnwantedError
 from txbridge.log import get_logger
 from txbridge_rocketmq.access import AccessKey
-from txbridge_rocketmq.door_options import DoorMetrics
+from txbridge_rocketmq.door_options import DoorMetrics, spawn_task
 from txbridge_rocketmq.topics import MAX_NAMES, CheckTopics, LookUps, NoAnswerError
 
 #: Shortest time (s) between two look-ups of a group of plain producers: another door may have created its check
@@ -139,7 +139,7 @@ class Groups:
                 group.looked = time.monotonic()
                 self._unseen[name] = None
                 if self._looking is None:
-                    self._looking = self._spawn_task(self._look_up_names())
+                    self._looking = spawn_task(self._tasks, self._look_up_names())
 
     def _names_with_room(self, names: frozenset[str]) -> frozenset[str]:
         """The groups that are noticed: all, unless too many are connected."""
@@ -228,7 +228,7 @@ class Groups:
             if self._is_wanted(group) == (group.membership is not None):
                 self._forget_if_unused(name, group)
                 return
-            group.task = self._spawn_task(self._reconcile_membership(name, group))
+            group.task = spawn_task(self._tasks, self._reconcile_membership(name, group))
 
     def _is_wanted(self, group: _ConnectedGroup) -> bool:
         return group.is_transactional and bool(group.members) and not self._closing.is_set()
@@ -315,9 +315,3 @@ class Groups:
                 _log.error("check_not_sent", group=name, reason="the door failed", exc_info=error)
             finally:
                 settled()
-
-    def _spawn_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -40,16 +40,12 @@ def fingerprint_of(
     given = [f"[{quoted(name)}, {quoted(properties[name])}]" for name in sorted(properties) if not _is_tracing(name)]
     # JSON has no zero byte, so two messages never give the same bytes. Written by hand: json.dumps takes twice as long.
     parts = f"[{quoted(client)}, {quoted(topic)}, {flag:d}, [{', '.join(given)}]]\0".encode() + body
-    return _digits(int.from_bytes(hmac.digest(secret, parts, hashlib.sha256)[:6]) | _IS_FINGERPRINT)
-
-
-def _digits(number: int) -> str:
-    return f"{number:012X}"
+    return f"{int.from_bytes(hmac.digest(secret, parts, hashlib.sha256)[:6]) | _IS_FINGERPRINT:012X}"
 
 
 def fingerprint_in(offset: int) -> str:
     """The fingerprint that END carries in place of an offset; empty if it is an offset, of an earlier door."""
-    return _digits(offset) if offset & _IS_FINGERPRINT else ""
+    return f"{offset:012X}" if offset & _IS_FINGERPRINT else ""
 
 
 def table_offset(fingerprint: str, half_offset: int) -> int:

@@ -20,7 +20,7 @@ from txbridge_rocketmq.codes import (
     ResponseCode,
     refusal,
 )
-from txbridge_rocketmq.command import MAX_FRAME, RemotingCommand, oneway
+from txbridge_rocketmq.command import MAX_FRAME, ONEWAY, RemotingCommand, encode
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.groups import ClientCheck
 from txbridge_rocketmq.message import Address
@@ -188,7 +188,7 @@ class Remoting:
             "topic": message.topic,
             "bname": routes.broker_name(self._door.setting.addresses[0]),
         }
-        return oneway(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, stored.encode_message())
+        return encode(RequestCode.CHECK_TRANSACTION_STATE, opaque, fields, stored.encode_message(), flag=ONEWAY)
 
     def drop_requests(self) -> None:
         """Begin no more requests."""

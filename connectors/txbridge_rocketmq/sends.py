@@ -22,11 +22,10 @@ from txbridge_rocketmq import identity, mapping
 from txbridge_rocketmq.access import RareLines
 from txbridge_rocketmq.codes import CONSUMER_REFUSAL, RequestError, ResponseCode
 from txbridge_rocketmq.command import MAX_FRAME
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.mapping import refuse_in_batch
 from txbridge_rocketmq.message import decompressed, encode_properties, parse_batch
-from txbridge_rocketmq.outlet import Outlet, Report
+from txbridge_rocketmq.outlet import DecisionOutlet, Outlet, Report
 from txbridge_rocketmq.requests import PGROUP, UNIQ_KEY, SendRequest
 from txbridge_rocketmq.topics import NoAnswerError, Topics
 
@@ -156,7 +155,8 @@ class Sends:
         """Hand the records to the producer, and return what waits for Kafka. Raises RequestError."""
         if send.is_batch:
             return self._begin_batch(send, body, partitions, peer)
-        uniq_key = _uniq_key_of(send)
+        # A message without the client's id gets one, as from a broker of RocketMQ.
+        uniq_key = send.properties[UNIQ_KEY] = send.properties.get(UNIQ_KEY) or secrets.token_hex(16).upper()
         message = self._make_message(send, send.properties, body, send.sys_flag, send.flag, peer)
         if send.is_transactional:
             self._require_checkable(send, uniq_key)
@@ -292,13 +292,6 @@ class Sends:
             queue_id=send.queue_id,
             limits=self._setting.limits,
         )
-
-
-def _uniq_key_of(send: SendRequest) -> str:
-    """The client's id of the message. A message without one gets one, as from a broker of RocketMQ."""
-    if not send.properties.get(UNIQ_KEY):
-        send.properties[UNIQ_KEY] = secrets.token_hex(16).upper()
-    return send.properties[UNIQ_KEY]
 
 
 def _stored(uniq_key: str, report: Report) -> StoredRecord:

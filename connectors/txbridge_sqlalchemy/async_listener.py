@@ -53,10 +53,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
         execute: a coroutine function, awaited as `execute(connection, message, arg)`, with an AsyncSession instead of
             the connection when an async_sessionmaker was given. A lambda may return its coroutine.
-            SqlTransactionListener describes what it may do and return.
-        check_wait: seconds, as in SqlTransactionListener.
-        patience: seconds, as in SqlTransactionListener.
-        outbox: as in SqlTransactionListener.
+            SqlTransactionListener describes what it may do and return, and the other options.
 
     """
 
@@ -83,10 +80,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         self.forwarding = self._listener.forwarding
 
     async def verify(self) -> None:
-        """Make sure that the table exists and that a rollback works.
-
-        See SqlTransactionListener.verify.
-        """
+        """See SqlTransactionListener.verify."""
         await greenlet_spawn(self._listener.verify)
 
     async def barrier_id(self) -> str | None:
@@ -94,10 +88,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         return await greenlet_spawn(self._listener.barrier_id)
 
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
-        """Run the application's function and write the transaction's row, all or nothing.
-
-        See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction.
-        """
+        """See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction."""
         return await greenlet_spawn(self._listener.execute_local_transaction, message, arg)
 
     @asynccontextmanager
@@ -113,10 +104,7 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         await greenlet_spawn(steps.__exit__, None, None, None)
 
     async def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        """Look the transaction up. If it is not found, make sure that it cannot be committed later.
-
-        See SqlTransactionListener.
-        """
+        """See SqlTransactionListener."""
         return await greenlet_spawn(self._listener.check_local_transaction, message)
 
 
@@ -124,7 +112,10 @@ def _awaited(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """The application's function, as called in a greenlet. Raises UsageError for a plain one."""
     require_coroutine(function, "a SqlTransactionListener takes it, with an Engine")
     require_arguments(function, "connection", "message", "arg")
+    return _in_greenlet(function)
 
+
+def _in_greenlet(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     def call(*given: Any) -> Any:
         made = function(*given)
         return await_(made) if inspect.isawaitable(made) else made
@@ -180,13 +171,8 @@ def _open_session(factory: async_sessionmaker[Any]) -> Iterator[tuple[Any, Sessi
 class AsyncSqlBridge(AsyncBridge[G]):
     """SqlBridge for an asynchronous engine: `tx.session` is an AsyncSession, `tx.connection` an AsyncConnection.
 
+    Its arguments are those of SqlBridge, with an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
     A task may be cancelled at every await. Before COMMIT is sent, that rolls back.
-
-    Args:
-        group: The producer group, as in Bridge.
-        database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
-        settings: Properties of librdkafka, or None, as in SqlBridge.
-
     """
 
     @overload
@@ -214,15 +200,8 @@ class AsyncSqlBridge(AsyncBridge[G]):
 class AsyncInbox(Generic[_G]):
     """Inbox for an asynchronous engine: the same rules and table. `process` may be cancelled at every await.
 
-    Any number of tasks of one event loop may use it, with an engine of that loop.
-
-    Args:
-        database: an AsyncEngine, or an async_sessionmaker that is bound to exactly one.
-        consumer: name of the consumer, as in Inbox.
-
-    Raises:
-        UsageError: an argument cannot work.
-
+    Its arguments are those of Inbox, with an AsyncEngine, or an async_sessionmaker that is bound to exactly one. Any
+    number of tasks of one event loop may use it, with an engine of that loop.
     """
 
     @overload
@@ -235,7 +214,7 @@ class AsyncInbox(Generic[_G]):
         self._inbox = _InboxInGreenlet(cast(Any, database), consumer)
 
     async def verify(self) -> None:
-        """Make sure that the table exists and that a rollback works; see Inbox.verify."""
+        """See Inbox.verify."""
         await greenlet_spawn(self._inbox.verify)
 
     async def process(self, record: Any, work: Callable[[_G, Any], Awaitable[object]]) -> bool:
@@ -244,12 +223,7 @@ class AsyncInbox(Generic[_G]):
         See Inbox.process. A cancelled call commits nothing, unless COMMIT was sent already. In that case the record is
         done if COMMIT succeeded, and reading the record again finds the outcome.
         """
-
-        def call(given: _G, record: Any) -> object:
-            returned = work(given, record)
-            return await_(returned) if inspect.isawaitable(returned) else returned
-
-        return await greenlet_spawn(self._inbox.process, record, call)
+        return await greenlet_spawn(self._inbox.process, record, _in_greenlet(work))
 
 
 class _InboxInGreenlet(Inbox[Any]):

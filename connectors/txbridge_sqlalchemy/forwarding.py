@@ -57,7 +57,7 @@ from txbridge.client.outbox_values import EarlierEnd, row_after, row_of_message
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox import Outbox
 from txbridge_sqlalchemy.outbox_dialects import LOWEST, dialect_of
-from txbridge_sqlalchemy.outbox_gate import OutboxGate
+from txbridge_sqlalchemy.relay_course import OutboxGate
 from txbridge_sqlalchemy.relay_sessions import refuse_policies
 from txbridge_sqlalchemy.row import ask
 
@@ -79,7 +79,7 @@ class Known(NamedTuple):
 
     #: The id before which the outbox has no row, and gets none any more.
     first: int = LOWEST
-    #: The id up to which they see every row that there will ever be (outbox_gate.py); None if there is none.
+    #: The id up to which they see every row that there will ever be (relay_course.py); None if there is none.
     bound: int | None = None
 
 

@@ -14,8 +14,7 @@ from txbridge.client.base.log import report
 from txbridge.core.names import short_id
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox_table import MAX_CONSUMER, RecordName, inbox, inbox_row, name_of
-from txbridge_sqlalchemy.probe import probe, probe_id
-from txbridge_sqlalchemy.work import Opener, begin, opener
+from txbridge_sqlalchemy.work import Opener, begin, opener, probe, probe_id
 
 _S = TypeVar("_S", bound=Session)
 #: Connection or session that the function gets.
@@ -105,7 +104,13 @@ class Inbox(Generic[_G]):
                 if open_work.is_over():
                     raise LostTransactionError(_ENDED)  # noqa: TRY301  what the block must see
         except RowDecidesError:
-            _report_repeat(self._consumer, name)
+            report(
+                logging.INFO,
+                "inbox_repeat_skipped",
+                consumer=self._consumer,
+                record=name.source if ":" in name.source else short_id(name.source),
+                number=name.number,
+            )
             return False
         except LostTransactionError:
             # Only the table has the outcome.
@@ -131,13 +136,3 @@ def _refuse_returned(returned: object) -> None:
             f"the function of an inbox returns None, not {type(returned).__name__}: rolled back. A coroutine function "
             "takes an AsyncInbox; to give a record up, raise an exception"
         )
-
-
-def _report_repeat(consumer: str, name: RecordName) -> None:
-    report(
-        logging.INFO,
-        "inbox_repeat_skipped",
-        consumer=consumer,
-        record=name.source if ":" in name.source else short_id(name.source),
-        number=name.number,
-    )

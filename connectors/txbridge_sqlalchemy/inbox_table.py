@@ -67,8 +67,7 @@ def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = PURGE_BAT
         engine: of the database with the table.
         older_than: longer than the retention of the real topics, and longer than any time by which a consumer group is
             reset. A record that is read after its row is deleted has its effect again.
-        batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
-            SQLite.
+        batch: rows of one database transaction, as in `purge`.
 
     Raises:
         UsageError: `older_than` or `batch` is not positive.

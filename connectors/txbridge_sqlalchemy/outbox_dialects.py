@@ -41,7 +41,7 @@ LOWEST = -(2**63)
 
 
 class GateStatements(NamedTuple):
-    """What a gate (outbox_gate.py) asks about a table whose rows have the order of one column."""
+    """What a gate (relay_course.py) asks about a table whose rows have the order of one column."""
 
     #: The highest value of the column, and who writes to the table. No row if the table is empty.
     look: Select[Any]

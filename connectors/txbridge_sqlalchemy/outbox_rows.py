@@ -14,11 +14,11 @@ from sqlalchemy.exc import DBAPIError
 from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.outbox_dialects import LOWEST, GateStatements, dialect_of
-from txbridge_sqlalchemy.outbox_gate import OutboxGate
 from txbridge_sqlalchemy.outbox_messages import OutboxRow, ms_of, row_reader
 from txbridge_sqlalchemy.outbox_statements import OutboxStatements, outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, OutboxTable
 from txbridge_sqlalchemy.relay_blocks import Blocks
+from txbridge_sqlalchemy.relay_course import OutboxGate
 from txbridge_sqlalchemy.relay_sessions import fix_plans, limit_silence
 from txbridge_sqlalchemy.row import ask
 
@@ -203,7 +203,7 @@ class OutboxRows:
 
     @property
     def has_gate(self) -> bool:
-        """Whether rows wait only for transactions that have written to the outbox (outbox_gate.py)."""
+        """Whether rows wait only for transactions that have written to the outbox (relay_course.py)."""
         return self.statements.gate is not None
 
     @property

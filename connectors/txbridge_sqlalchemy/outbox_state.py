@@ -201,7 +201,7 @@ class OutboxState:
                 witnesses = ask(connection, statements.witnesses, {"ids": ids}).scalars().all()
                 hits = _hits(connection, statements.delete, self._rows.dialect.list_parameters(ids))
             if len(witnesses) != len(rows) or sum(witnesses) != sum(row.witness for row in rows):
-                if self._stays(connection, statements.left, ids):
+                if ask(connection, statements.left, {"ids": ids}).first() is not None:
                     raise UsageError(
                         f"rows of {self._rows.table.name} that were sent cannot be deleted, such as {ids[0]}: look for "
                         "a trigger, row-level security, or an id that is not unique. They are not sent again"
@@ -210,10 +210,6 @@ class OutboxState:
             if hits != len(rows):
                 raise _ChangedRowsError
         fault_point("relay.confirmed")
-
-    @staticmethod
-    def _stays(connection: Connection, left: Executable, ids: list[Any]) -> bool:
-        return ask(connection, left, {"ids": ids}).first() is not None
 
 
 def _hits(connection: Connection, statement: Executable, values: dict[str, Any] | list[dict[str, Any]]) -> int:

@@ -2,7 +2,7 @@
 
 One relay of an outbox works, and others stand by. It repeats these steps:
 
-1. It reads the next rows, up to the last one that no row can precede any more (outbox_gate.py).
+1. It reads the next rows, up to the last one that no row can precede any more (relay_course.py).
 2. One Kafka transaction holds the rows, each for its own topic, and one record of the *progress*: the number of the
    batch, and id and hash of each row.
 3. One transaction of the database advances the number in the table of the state from the batch before to this one, if
@@ -233,7 +233,9 @@ class Relay:
         while not self._ended.is_set():
             began = time.monotonic()
             self._news.clear()
-            self._require_session(began)
+            if began - self._checked_at > _SESSION_EVERY_S:
+                self._checked_at = began
+                self._rows.require_session()
             rows = self._rows.read_rows(MOST_ROWS, MOST_BYTES)
             fault_point("relay.read")
             found = False
@@ -250,11 +252,6 @@ class Relay:
             pause = self._pace.next_pause(found=found, is_gate_closed=self._rows.is_gate_closed, took=took)
             # After some rows others share the next batch, so news of them can wait.
             (self._ended if found else self._news).wait(pause)
-
-    def _require_session(self, now: float) -> None:
-        if now - self._checked_at > _SESSION_EVERY_S:
-            self._checked_at = now
-            self._rows.require_session()
 
     def _choose(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
         """Those of the rows that go into the next batch. Blocks what Kafka would refuse.

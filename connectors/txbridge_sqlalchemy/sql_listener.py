@@ -29,10 +29,9 @@ from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.forwarding import Known, SqlForwarding, StoreInsteadError
 from txbridge_sqlalchemy.outbox import Outbox
-from txbridge_sqlalchemy.probe import probe, probe_id
 from txbridge_sqlalchemy.row import ask
 from txbridge_sqlalchemy.table import row_of, transactions
-from txbridge_sqlalchemy.work import Opener, begin, opener
+from txbridge_sqlalchemy.work import Opener, begin, opener, probe, probe_id
 
 _S = TypeVar("_S", bound=Session)
 _T = TypeVar("_T")

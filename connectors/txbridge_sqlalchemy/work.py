@@ -9,11 +9,12 @@ driver must not be in a transaction any more (hidden_transaction.py).
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, PoolProxiedConnection, RootTransaction, Table, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -23,8 +24,10 @@ from txbridge.client.answers import Course, Stage
 from txbridge.client.barrier import is_in_transaction
 from txbridge.client.barrier_listener import LostTransactionError, RowDecidesError
 from txbridge.errors import UsageError
-from txbridge_sqlalchemy.hidden_transaction import outlives_commit, refuse_autocommit
+from txbridge_sqlalchemy.hidden_transaction import guard_pool, outlives_commit, refuse_autocommit
 from txbridge_sqlalchemy.row import Row
+
+_T = TypeVar("_T")
 
 #: The source of the transactions of a listener or an inbox.
 Database = Engine | sessionmaker[Any]
@@ -313,3 +316,31 @@ def _begun(session: Session, table: Table) -> tuple[Connection, SessionTransacti
     transaction = session.get_transaction()
     assert transaction is not None
     return session.connection(bind_arguments={"bind": bind}), transaction
+
+
+def probe_id() -> str:
+    """A unique id for the row of a probe."""
+    return f"probe {secrets.token_hex(8)}"
+
+
+def probe(open_one: Opener, row: Row, look: Callable[[Connection], _T]) -> _T:
+    """Before the first transaction that matters, write the row and roll it back.
+
+    Returns the result of `look` in that transaction. Raises UsageError if the row stays.
+    """
+    with begin(open_one, row.table) as work:
+        guard_pool(work.connection)
+        seen = look(work.connection)
+        work.write_row(row)
+        work.transaction.rollback()
+    with begin(open_one, row.table) as work:
+        stays = row.is_there(work.connection)
+        if stays:
+            row.delete_row(work.connection)
+    if stays:
+        raise UsageError(
+            f"a row of {row.table.name} was still there after a rollback: the connections commit every statement by "
+            "themselves (AUTOCOMMIT), or the table does not support transactions. Give an engine whose transactions "
+            "can be rolled back"
+        )
+    return seen

@@ -11,11 +11,11 @@ from typing import Any, Self
 import grpc
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.client_connection import ClientListener
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door import Door
 from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.grpc_messages import definition, service
 from txbridge_rocketmq.grpc_service import GrpcService
+from txbridge_rocketmq.outlet import DecisionOutlet
 from txbridge_rocketmq.topics import CheckTopics, LookUps, Topics
 
 from txbridge.client.message import MessageLimits

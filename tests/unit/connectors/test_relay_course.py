@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from txbridge_sqlalchemy.outbox_gate import OutboxGate
 from txbridge_sqlalchemy.outbox_messages import OutboxRow
-from txbridge_sqlalchemy.relay_course import MOST_BYTES, MOST_ROWS, BatchCut, Pace
+from txbridge_sqlalchemy.relay_course import MOST_BYTES, MOST_ROWS, BatchCut, OutboxGate, Pace
 
 from txbridge import Message
 

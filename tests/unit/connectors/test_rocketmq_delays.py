@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError
 from txbridge_rocketmq import identity, sends
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.codes import RequestError, ResponseCode
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
 from txbridge_rocketmq.door_options import DoorMetrics, DoorSetting
 from txbridge_rocketmq.grpc_messages import Code, status_of
 from txbridge_rocketmq.mapping import refuse_in_batch, time_of_delivery
+from txbridge_rocketmq.outlet import DecisionOutlet
 from txbridge_rocketmq.requests import SendRequest
 from txbridge_rocketmq.sends import Sends, StoredRecord
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from txbridge_rocketmq import decision_outlet
-from txbridge_rocketmq.decision_outlet import DecisionOutlet
-from txbridge_rocketmq.outlet import Outlet
+from txbridge_rocketmq import outlet as outlet_module
+from txbridge_rocketmq.outlet import DecisionOutlet, Outlet
 
 from tests.support.client_fakes import FakeRecord
 from txbridge.client.kafka.connection import KafkaConnection
@@ -36,7 +35,7 @@ async def test_decisions_share_a_record_unless_a_client_waits_or_many_have_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # So long that no busy machine reaches the end of it.
-    monkeypatch.setattr(decision_outlet, "DEFAULT_COMMIT_INTERVAL_S", 3_600)
+    monkeypatch.setattr(outlet_module, "DEFAULT_COMMIT_INTERVAL_S", 3_600)
     kafka = Kafka()
     decisions = DecisionOutlet(kafka, "END", "door")  # type: ignore[arg-type]
 
