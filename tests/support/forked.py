@@ -128,7 +128,8 @@ def _number(value: int) -> bytes:
 
 def _serve(requests: socket.socket) -> list[Any] | None:
     """Fork a program for each request. Returns in each of them what it is to be, and here None at the end."""
-    # Watchers that have ended must not stay.
+    # Ctrl-C is for pytest, whose end is that of the requests. Watchers that have ended must not stay.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         data, fds, _, _ = socket.recv_fds(requests, _REQUEST, 3)
@@ -153,8 +154,6 @@ def _serve(requests: socket.socket) -> list[Any] | None:
 
 def _watch(program: int, fds: list[int]) -> None:
     """Tell of this program until it has ended."""
-    # Ctrl-C is for the program, which may need time.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for fd in fds[1:]:
         os.close(fd)
     with socket.socket(fileno=fds[0]) as answers:
