@@ -167,8 +167,7 @@ class EmbeddedKafka:
                 self._data_dir = Path(tempfile.mkdtemp(prefix="txbridge-kafka-"))
             try:
                 if not self._nodes:
-                    folders = datadir.choose_folders(self._data_dir, self._size)
-                    self._nodes = {number: Node(number, DataDir(path), self._lock) for number, path in folders.items()}
+                    self._nodes = self._make_nodes(self._data_dir)
                 self._start_nodes(java, Deadline(timeout), may_detach=may_detach)
             except BaseException as error:
                 if new_folder:
@@ -250,6 +249,10 @@ class EmbeddedKafka:
         if not self._nodes:
             raise UsageError("this Kafka does not run; call start() first")
         return self._nodes
+
+    def _make_nodes(self, data_dir: Path) -> dict[int, Node]:
+        folders = datadir.choose_folders(data_dir, self._size)
+        return {number: Node(number, DataDir(path), self._lock) for number, path in folders.items()}
 
     def _start_nodes(self, java: Java, deadline: Deadline, *, may_detach: bool) -> None:
         runtime = JavaRuntime(java, self._jars.class_path, self._heap, self._profile, self.version)
