@@ -31,12 +31,15 @@ def run(folder: Path, test: str, *arguments: str, ini: str = "", fails: bool = T
 
 KAFKA = "def test_it(txbridge): pass\n"
 #: The listener of the test in docs/testing-your-service.md.
-LISTENER = """
+SERVICE = """
 import pytest
-from tests.support.listeners import Commits
+
+ORDERS = {}
+
+def store(number, transaction_id): ORDERS[transaction_id] = number
 
 @pytest.fixture
-def listener(): return Commits()
+def look_up(): return lambda message: message.transaction_id in ORDERS
 
 """
 
@@ -64,9 +67,9 @@ def test_without_docker_and_java_the_run_ends_with_one_line(tmp_path: Path, proc
 
 def test_the_test_of_the_page_needs_neither(tmp_path: Path):
     page = (ROOT / "docs" / "testing-your-service.md").read_text()
-    [test] = re.findall(r"```python\n(from txbridge import Message, .*?)```", page, re.DOTALL)
+    [test] = re.findall(r"```python\n(from txbridge import Bridge, .*?)```", page, re.DOTALL)
     places = {"PATH": "/nowhere", "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
-    assert "1 passed" in run(tmp_path, LISTENER + test, fails=False, **places)
+    assert "1 passed" in run(tmp_path, SERVICE + test, fails=False, **places)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_names_with_brackets_in_the_line_of_a_violation_are_no_markup(
 ) -> None:
     def follow(*_: object, on_step, **__: object):
         entry = Entry("LOST", "it is not there", "[/red]", "g", "[bold]", (Place("half", "HALF", 0, 7),))
-        on_step(AuditStep(None, [entry], 0))  # type: ignore[arg-type]
+        on_step(AuditStep(None, [entry]))  # type: ignore[arg-type]
         raise CouldNotAuditError("enough")
 
     monkeypatch.setattr(audit_program, "follow", follow)
