@@ -55,8 +55,8 @@ class Rounds:
         for what, value in found.items():
             self._found.setdefault(workload, {}).setdefault(what, []).append(value)
 
-    def __contains__(self, workload: str) -> bool:
-        return workload in self._found
+    def has_figure(self, workload: str, what: str) -> bool:
+        return what in self._found.get(workload, ())
 
     def median(self, workload: str, what: str) -> float:
         return median(self._found[workload][what])

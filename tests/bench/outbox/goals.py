@@ -88,10 +88,10 @@ GOALS = {
 
 
 def ratios(*all_rounds: Rounds) -> dict[str, Ratio]:
-    """The goals whose workloads were measured."""
+    """The goals whose figures were measured."""
     found = {}
     for name, one in GOALS.items():
         for rounds in all_rounds:
-            if one.workload in rounds and (not one.to or one.to in rounds):
+            if all(rounds.has_figure(workload, one.what) for workload in (one.workload, one.to or one.workload)):
                 found[name] = rounds.ratio(one.value, one.goal, at_most=one.at_most)
     return found

@@ -11,8 +11,10 @@ import pytest
 
 import tests.bench.__main__ as program
 from tests.bench import whole_run
-from tests.bench.measure import PER_SECOND, Ratio, by_turns
-from tests.bench.outbox import faults
+from tests.bench.measure import PER_SECOND, Ratio, Rounds, by_turns
+from tests.bench.outbox import faults, goals
+from tests.bench.outbox.visit import DRAINED
+from tests.bench.outbox.ways import OUTBOX, POLLED
 from tests.bench.rolling import longest_pause
 
 RATIO = {"value": 5.2, "least": 5.0, "most": 5.5, "goal": "at least 5", "met": True}
@@ -49,6 +51,13 @@ def test_measures_take_turns_and_a_ratio_is_of_the_medians_with_the_spread_of_th
     assert found.report(", 100 B")["ours, 100 B"] == {PER_SECOND: {"median": 20.0, "least": 10.0, "most": 30.0}}
     ratio = found.ratio(lambda of: of("ours", PER_SECOND) / of("bare", PER_SECOND), 2)
     assert ratio.report() == {"value": 2.0, "least": 1.0, "most": 3.0, "goal": "at least 2", "met": True}
+
+
+def test_goals_are_of_the_figures_that_were_measured():
+    rounds = Rounds()
+    for way, drained in ((OUTBOX, 60.0), (POLLED, 120.0)):
+        rounds.add(way + goals.RELAY, {DRAINED: drained})
+    assert {name: ratio.value for name, ratio in goals.ratios(rounds).items()} == {f"{OUTBOX}: drain to polled": 0.5}
 
 
 def test_kills_are_judged_by_the_orders_of_the_database_and_what_the_topic_shows_of_them():
