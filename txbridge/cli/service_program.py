@@ -34,7 +34,7 @@ from txbridge.core.names import Names
 from txbridge.errors import TxBridgeError, UsageError
 from txbridge.interrupts import AT_START, end_on_signal, hand_over
 from txbridge.log import get_logger
-from txbridge.proof import PROOF_EVERY_S, ProofOfLife
+from txbridge.proof import ProofOfLife, rest_after
 from txbridge.web.web_server import serving
 
 #: Seconds that the end waits for lookups, ENDs and answers. docs/operations.md asks for 25 s between SIGTERM and
@@ -73,14 +73,15 @@ class AnswerWatch:
 
     def _ask_again(self) -> None:
         while True:
+            began = time.monotonic()
             try:
                 self._question()
             except (SQLAlchemyError, TxBridgeError) as error:
                 self._error = first_line(error)
             else:
                 self._error = ""
-                self._answered.renew()
-            time.sleep(PROOF_EVERY_S)
+                self._answered.renew(time.monotonic() - began)
+            time.sleep(rest_after(time.monotonic() - began))
 
 
 def _first_key(engine: Engine, table: Table) -> None:
