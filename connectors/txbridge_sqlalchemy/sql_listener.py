@@ -78,15 +78,17 @@ class SqlTransactionListener(BarrierListener[G]):
             sessionmaker was given. It must leave commit and rollback to the listener, and let errors of the database
             through unless a savepoint contains them. It returns None or True to commit. It returns False or raises
             `Rollback(reason)` to roll back. Another exception rolls both back, too. Announcements need none.
-        check_wait: seconds that a check waits for the lock of a transaction that still runs, before it answers
+
+    Keyword Args:
+        check_wait (float): seconds that a check waits for the lock of a transaction that still runs, before it answers
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
-        patience: age in seconds of a message from which on a check that finds no row may roll it back. Before that it
-            answers "unknown", because the sender may still wait for a connection or a lock. So it must be longer than
-            `pool_timeout` (30 s) and the lock time-outs of the database together. The worker's checks must go on for
-            longer than that (docs/sqlalchemy.md). A lost commit is found at once, whatever the patience.
-        outbox: where messages are stored while Kafka is away, in the transaction of the function. A `txbridge relay` of
-            the same producer group sends them (docs/outbox.md).
+        patience (float): age in seconds of a message from which on a check that finds no row may roll it back. Before
+            that it answers "unknown", because the sender may still wait for a connection or a lock. It must be longer
+            than `pool_timeout` (30 s) and the lock time-outs of the database together. Checks must go on for longer
+            than that (docs/sqlalchemy.md). A lost commit is found at once, whatever the patience.
+        outbox (Outbox): where messages are stored while Kafka is away, in the transaction of the function. A
+            `txbridge relay` of the same producer group sends them (docs/outbox.md).
 
     Raises:
         UsageError: an argument cannot work.
