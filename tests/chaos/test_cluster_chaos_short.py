@@ -15,7 +15,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.listeners import ROLLBACK, Answers
 from txbridge import Message, PrepareError, TransactionProducer
 
-LONG = pytest.mark.long
+pytestmark = pytest.mark.long
 _TRANSACTIONS = 2_000
 #: A third of Kafka's own session, so that other brokers take over soon.
 _SESSION_MS = 3_000
@@ -45,16 +45,7 @@ def run_short(kafka: KafkaCluster, cell: str, fault: Callable[[Run], None]) -> N
     assert report.committed > 0.8 * _TRANSACTIONS
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "OP",
-        *(
-            pytest.param(kind, marks=LONG)
-            for kind in ("HALF", "END", "OFFSET", "real", "__transaction_state", "__consumer_offsets")
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", ["OP", "HALF", "END", "OFFSET", "real", "__transaction_state", "__consumer_offsets"])
 def test_p3_p10_nothing_is_lost_doubled_or_leaked_when_the_leader_dies_of(kafka: KafkaCluster, kind: str) -> None:
     run_short(kafka, f"leader of {kind} kill -9", leader_dies(kind, _AWAY_S))
 
@@ -87,7 +78,6 @@ def test_p2_p10_below_min_insync_replicas_prepares_fail_soon_and_decisions_are_k
     assert max(took) < _SEND_MS / 1_000 + _SLACK_S
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(leader_stopped(_AWAY_S), id="broker stop"), pytest.param(rolling_restart(1), id="rolling restart")],

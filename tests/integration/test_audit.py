@@ -31,6 +31,7 @@ def rows_in(spark: SparkSession, folder: str) -> list[str]:
     return sorted(str(sorted(row.asDict(recursive=True).items())) for row in spark.read.parquet(folder).collect())
 
 
+@pytest.mark.long
 def test_the_ledger_and_the_overview_are_those_of_the_local_engine(
     kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path
 ) -> None:

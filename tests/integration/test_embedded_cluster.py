@@ -16,6 +16,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from txbridge.embedded import KAFKA_VERSIONS, EmbeddedKafka
 from txbridge.errors import UsageError
 
+pytestmark = pytest.mark.long
 TOPIC = "orders"
 
 
@@ -67,7 +68,6 @@ def test_everything_is_on_three_brokers(kafka):
     assert kafka.bootstrap_servers.split(",") == [node.bootstrap_servers for node in kafka.brokers]
 
 
-@pytest.mark.long
 def test_one_broker_is_killed_and_comes_back(kafka):
     first = kafka.brokers[0]
     first.kill()
@@ -102,7 +102,6 @@ def test_one_broker_is_cut_off_from_the_others_and_not_from_clients(kafka):
     back_to_the_first(kafka)
 
 
-@pytest.mark.long
 def test_one_broker_ends_cleanly_and_its_partitions_move_first(kafka):
     first = kafka.brokers[0]
     first.stop()
@@ -118,7 +117,6 @@ def test_brokers_before_the_start():
         _ = EmbeddedKafka(brokers=3).brokers
 
 
-@pytest.mark.long
 def test_a_detached_cluster(tmp_path):
     folder = str(tmp_path)
     started = run_cli("start", "--brokers", "3", "--detach", "--port", "0", "--data-dir", folder)
@@ -142,7 +140,6 @@ def test_a_detached_cluster(tmp_path):
     assert run_cli("stop", "--data-dir", folder).stdout == f"No Kafka is running on {folder}.\n"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("release", KAFKA_VERSIONS)
 def test_each_version_starts_and_starts_again_on_its_data(tmp_path, release):
     with EmbeddedKafka(kafka_version=release, data_dir=tmp_path) as kafka:
