@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.core.checks import CheckMessage
 from django.db import models
 
 
@@ -55,6 +58,11 @@ class OutboxEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} for {self.topic}"
+
+    @classmethod
+    def check(cls, **options: Any) -> list[CheckMessage]:
+        """Without the warning of a database that makes the index of all rows: SQLAlchemy's outbox has it there, too."""
+        return [one for one in super().check(**options) if one.id != "models.W037"]
 
 
 class OutboxRelay(models.Model):
