@@ -74,7 +74,7 @@ def deliver(bridge, messages):
 
 
 def test_the_programs_about_schemas(bridge, tmp_path):
-    found = programs("formats.md")
+    found = programs("consumers.md")
     assert set(found) == {*(f"{name}_orders.py" for name in ("pydantic", "avro", "json", "protobuf")), *EVENTS}
     for other in ("json_orders.py", "protobuf_orders.py"):
         found[other] = found["avro_orders.py"] + found[other]  # its lines take the place of Avro's
@@ -103,7 +103,7 @@ def test_the_programs_about_schemas(bridge, tmp_path):
 
 
 def test_the_programs_about_pydantic_and_cloudevents(bridge, tmp_path):
-    events = programs("formats.md")
+    events = programs("consumers.md")
     pydantic = events["pydantic_orders.py"]
     topics = [bridge.create_topic(name) for name in ("pydantic", "binary", "structured")]
     messages = [

@@ -26,8 +26,8 @@ MINUTE = 60_000
 
 
 def listing(page: str, language: str) -> str:
-    [found] = re.findall(rf"^```{language}\n(.*?)^```$", (HOW_TO / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return str(found)
+    text = (HOW_TO / page).read_text("utf-8")
+    return str(re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0])
 
 
 def shipped(database: Path) -> list[bytes]:
