@@ -186,15 +186,12 @@ def main() -> int:
     rows["all"] = sum(rows.values(), Counter())
     for survivor in survivors:
         print(survivor["diff"])
-    print(f"{'module':<16} {'mutants':>8} {'killed':>7} {'hang':>5} {'survived':>9} {'no test':>8} {'noticed':>8}")
+    print(f"{'module':<16}" + "".join(f"{head:>12}" for head in ("mutants", *_FIGURES, "noticed, %")))
     report: dict[str, Any] = {"seconds": round(time.monotonic() - started), "survivors": survivors, "modules": []}
     for module, counts in rows.items():
-        killed, timed_out, survived, not_covered = (counts[figure] for figure in _FIGURES)
-        share = 100 * (killed + timed_out) / (counts.total() or 1)
-        print(
-            f"{module:<16} {counts.total():>8} {killed:>7} {timed_out:>5} {survived:>9} {not_covered:>8} {share:>7.1f}%"
-        )
-        report["modules"].append({"module": module, **counts, "total": counts.total(), "percent": round(share, 1)})
+        total, share = counts.total(), round(100 * (counts["killed"] + counts["timed_out"]) / (counts.total() or 1), 1)
+        print(f"{module:<16}" + "".join(f"{one:>12}" for one in (total, *(counts[one] for one in _FIGURES), share)))
+        report["modules"].append({"module": module, **counts, "total": total, "percent": share})
     (BUILD / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     print(f"{report['seconds']} s; {BUILD / 'report.json'}")
     return 0
