@@ -7,6 +7,8 @@ from typing import Any
 from django.core.checks import CheckMessage
 from django.db import models
 
+_HAS_A_TIME = models.Q(deliver_at__isnull=False)
+
 
 class Transaction(models.Model):
     """A decided transaction. While a transaction is open, its id is the right to decide it: keep it secret.
@@ -50,11 +52,7 @@ class OutboxEntry(models.Model):
         db_table = "txbridge_outbox"
         verbose_name = "outbox entry"
         verbose_name_plural = "outbox entries"
-        indexes = (
-            models.Index(
-                fields=["deliver_at", "id"], name="txbridge_outbox_due", condition=models.Q(deliver_at__isnull=False)
-            ),
-        )
+        indexes = (models.Index(fields=["deliver_at", "id"], name="txbridge_outbox_due", condition=_HAS_A_TIME),)
 
     def __str__(self) -> str:
         return f"{self.id} for {self.topic}"
