@@ -32,7 +32,9 @@ audit-spark: setup ## the audit's tests on another Spark than the locked one
 	PYTHONPATH=.:spark:connectors build/spark-$(SPARK)/bin/python -m pytest tests/integration/test_audit_program.py -k test_spark_connect $(ARGS)
 
 # Needs a browser.
-pictures: setup ## the pictures of the audit's page in docs/images, from an audit of a real Kafka
+pictures: setup ## what docs/images shows: plots of the pages' tables, and the audit's page, from an audit of a real Kafka
+	$(BIN)/python -m tools.state_diagram
+	$(BIN)/python -m tools.plots
 	$(BIN)/python -m tests.pictures
 
 # Some minutes, and all of the locked packages the first time.

@@ -3,9 +3,9 @@
     python -m tests.mutation                      # all of txbridge/core: `make mutation`
     python -m tests.mutation draft half_queue     # `make mutation ARGS="draft half_queue"`
 
-mutmut plants the defects, in a copy that holds nothing but the core and its tests (`tests/unit/core`, and
-`tests/property` with a small Hypothesis profile). Prints the figures and writes build/mutation/report.json with every
-mutant that no test noticed; a person judges those.
+mutmut plants the defects, in a copy that holds nothing but the core and the tests that need no more: `tests/unit/core`,
+and those of `tests/property`, with a small Hypothesis profile. Prints the figures and writes build/mutation/report.json
+with every mutant that no test noticed; a person judges those.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 BUILD = ROOT / "build" / "mutation"
@@ -35,6 +36,11 @@ MODULES = {
 _KILLED, _SURVIVED, _NO_TESTS = frozenset({1, 3}), 0, frozenset({5, 33})
 #: A signal or mutmut itself has reported these. An endless loop counts as noticed, as a wrong answer does.
 _TIMED_OUT = frozenset({-24, 24, 36, 152, 255})
+
+#: What the mutants' environment has, beside the tree.
+_PACKAGES = {*sys.stdlib_module_names, "hypothesis", "pydantic_core", "pytest"}
+#: The figures of a module, as the report names them.
+_FIGURES = ("killed", "timed_out", "survived", "not_covered")
 
 _CONFIG = """[tool:pytest]
 # Only that pytest does not go on to look for the settings of the whole project.
@@ -63,52 +69,51 @@ use_git_change_detection=false
 """
 
 
-@dataclass(frozen=True)
-class Survivor:
-    """A planted defect that no test noticed."""
-
-    name: str
-    module: str
-    tested: bool
-    diff: str
-
-
-@dataclass(frozen=True)
-class Figures:
-    """The figures of one module."""
-
-    module: str
-    killed: int
-    timed_out: int
-    survived: int
-    not_covered: int
-
-    @property
-    def total(self) -> int:
-        return self.killed + self.timed_out + self.survived + self.not_covered
-
-    @property
-    def share(self) -> float:
-        return 100 * (self.killed + self.timed_out) / self.total if self.total else 100.0
-
-
 def lay_out(tree: Path, modules: list[str]) -> None:
     """Make a tree with nothing but the core and its tests. The core is pure: any other import would fail."""
     shutil.rmtree(tree, ignore_errors=True)
-    for folder in ("txbridge/core", "tests/unit/core", "tests/property"):
-        # These are about the client, the front door and SQL.
-        leave_out = shutil.ignore_patterns("__pycache__", "test_fuzzed_checks.py", "test_rocketmq_[fg]*", "test_sql_*")
-        shutil.copytree(ROOT / folder, tree / folder, ignore=leave_out)
+    shutil.copytree(ROOT / "txbridge/core", tree / "txbridge/core", ignore=shutil.ignore_patterns("__pycache__"))
+    tests = [file for folder in ("unit/core", "property") for file in (ROOT / "tests" / folder).rglob("*.py")]
+    for file in set().union(*map(files_of, tests)):
+        (there := tree / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, there)
     for package in ("txbridge", "tests", "tests/support"):
-        (tree / package).mkdir(exist_ok=True)
         (tree / package / "__init__.py").touch()
-    for helper in ("fuzz.py", "partition_builder.py"):
-        shutil.copy(ROOT / "tests/support" / helper, tree / "tests/support")
     for module in modules:
         file = tree / MODULES[module]
         file.write_text(without_property_decorators(file.read_text()))
     only = "\n".join(f"    {MODULES[module]}" for module in modules)
     (tree / "setup.cfg").write_text(_CONFIG.format(only=only))
+
+
+def files_of(test: Path) -> set[Path]:
+    """The test and the helpers that it imports, directly or not; none if it needs more than the core."""
+    files, open_files = {test}, [test]
+    while open_files:
+        for file in _imported(open_files.pop()):
+            if file is None:
+                return set()
+            if file not in files and file.is_relative_to(ROOT / "tests"):
+                files.add(file)
+                open_files.append(file)
+    return files
+
+
+def _imported(file: Path) -> Iterator[Path | None]:
+    """The files of tests and of the core that this one imports, and None for what is not in the tree."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [f"{one.name}." for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{one.name}" for one in node.names]
+        for name in names:
+            if name.partition(".")[0] not in _PACKAGES:
+                # What is imported from a module may be a module itself.
+                paths = [ROOT / one.replace(".", "/") for one in (name, name.rpartition(".")[0])]
+                found = (there for path in paths for there in (path.with_suffix(".py"), path / "__init__.py"))
+                there = next(filter(Path.is_file, found), None)
+                yield there if there and str(there.relative_to(ROOT)).startswith(("tests/", "txbridge/core/")) else None
 
 
 def without_property_decorators(source: str) -> str:
@@ -143,8 +148,8 @@ def run_mutmut(tree: Path, *arguments: str, log: Path) -> str:
     return said
 
 
-def collect(tree: Path, module: str) -> tuple[Figures, list[Survivor]]:
-    """The results of the mutants of one module."""
+def collect(tree: Path, module: str) -> tuple[Counter[str], list[dict[str, str]]]:
+    """The figures of one module, and its mutants that no test noticed."""
     meta = tree / "mutants" / f"{MODULES[module]}.meta"
     codes: dict[str, int | None] = json.loads(meta.read_text())["exit_code_by_key"]
     counts: Counter[str] = Counter()
@@ -155,13 +160,12 @@ def collect(tree: Path, module: str) -> tuple[Figures, list[Survivor]]:
         elif code in _TIMED_OUT:
             counts["timed_out"] += 1
         elif code == _SURVIVED or code in _NO_TESTS:
-            counts["survived" if code == _SURVIVED else "not_covered"] += 1
+            counts[figure := "survived" if code == _SURVIVED else "not_covered"] += 1
             diff = run_mutmut(tree, "show", name, log=BUILD / "show.log")
-            survivors.append(Survivor(name, module, code == _SURVIVED, diff))
+            survivors.append({"name": name, "module": module, "figure": figure, "diff": diff})
         else:
             raise SystemExit(f"mutant {name} was not judged: exit code {code}")
-    figures = Figures(module, counts["killed"], counts["timed_out"], counts["survived"], counts["not_covered"])
-    return figures, survivors
+    return counts, survivors
 
 
 def main() -> int:
@@ -176,25 +180,18 @@ def main() -> int:
     tree, started = BUILD / "tree", time.monotonic()
     lay_out(tree, modules)
     run_mutmut(tree, "run", "--max-children", str(os.cpu_count() or 1), log=BUILD / "mutmut.log")
-    found = [collect(tree, module) for module in modules]
-    survivors = [survivor for _, some in found for survivor in some]
-    rows = [figures for figures, _ in found]
+    found = {module: collect(tree, module) for module in modules}
+    survivors = [survivor for _, some in found.values() for survivor in some]
+    rows = {module: counts for module, (counts, _) in found.items()}
+    rows["all"] = sum(rows.values(), Counter())
     for survivor in survivors:
-        print(survivor.diff)
-    print(f"{'module':<16} {'mutants':>8} {'killed':>7} {'hang':>5} {'survived':>9} {'no test':>8} {'noticed':>8}")
-    total = Figures(
-        "all", *(sum(getattr(row, name) for row in rows) for name in ("killed", "timed_out", "survived", "not_covered"))
-    )
-    for row in [*rows, total]:
-        print(
-            f"{row.module:<16} {row.total:>8} {row.killed:>7} {row.timed_out:>5} {row.survived:>9} "
-            f"{row.not_covered:>8} {row.share:>7.1f}%"
-        )
-    report = {
-        "seconds": round(time.monotonic() - started),
-        "modules": [{**asdict(row), "total": row.total, "percent": round(row.share, 1)} for row in [*rows, total]],
-        "survivors": [asdict(survivor) for survivor in survivors],
-    }
+        print(survivor["diff"])
+    print(f"{'module':<16}" + "".join(f"{head:>12}" for head in ("mutants", *_FIGURES, "noticed, %")))
+    report: dict[str, Any] = {"seconds": round(time.monotonic() - started), "survivors": survivors, "modules": []}
+    for module, counts in rows.items():
+        total, share = counts.total(), round(100 * (counts["killed"] + counts["timed_out"]) / (counts.total() or 1), 1)
+        print(f"{module:<16}" + "".join(f"{one:>12}" for one in (total, *(counts[one] for one in _FIGURES), share)))
+        report["modules"].append({"module": module, **counts, "total": total, "percent": share})
     (BUILD / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     print(f"{report['seconds']} s; {BUILD / 'report.json'}")
     return 0

@@ -42,8 +42,6 @@ class Options:
 
 
 _KEYS = {one.name.upper(): one.name for one in fields(Options)}
-
-
 _MISSING = (
     'TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}, or {} if the project '
     "only writes to the outbox"

@@ -182,11 +182,9 @@ class DjangoTransactionListener(BarrierListener):
         return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))
 
     def _bound_waits(self) -> None:
-        connection = connections[self._database]
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
-                cursor.execute(f"SET LOCAL lock_timeout = {self._check_wait_ms}")
-                cursor.execute(f"SET LOCAL statement_timeout = {2 * self._check_wait_ms}")
+        if connections[self._database].vendor == "postgresql":
+            self._ask(f"SET LOCAL lock_timeout = {self._check_wait_ms}")
+            self._ask(f"SET LOCAL statement_timeout = {2 * self._check_wait_ms}")
 
 
 def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.core.checks import CheckMessage
 from django.db import models
+
+_HAS_A_TIME = models.Q(deliver_at__isnull=False)
 
 
 class Transaction(models.Model):
@@ -47,14 +52,15 @@ class OutboxEntry(models.Model):
         db_table = "txbridge_outbox"
         verbose_name = "outbox entry"
         verbose_name_plural = "outbox entries"
-        indexes = (
-            models.Index(
-                fields=["deliver_at", "id"], name="txbridge_outbox_due", condition=models.Q(deliver_at__isnull=False)
-            ),
-        )
+        indexes = (models.Index(fields=["deliver_at", "id"], name="txbridge_outbox_due", condition=_HAS_A_TIME),)
 
     def __str__(self) -> str:
         return f"{self.id} for {self.topic}"
+
+    @classmethod
+    def check(cls, **options: Any) -> list[CheckMessage]:
+        """Without the warning of a database that makes the index of all rows: SQLAlchemy's outbox has it there, too."""
+        return [one for one in super().check(**options) if one.id != "models.W037"]
 
 
 class OutboxRelay(models.Model):

@@ -1,4 +1,4 @@
-"""A DAG for Airflow that audits every hour, and reads only what is new (docs/how-to/airflow.md)."""
+"""A DAG for Airflow that audits every hour, and reads only what is new (docs/audit-ledger.md)."""
 
 import subprocess
 from datetime import UTC, datetime, timedelta

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 import psycopg
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from tests.bench.beside import beside
@@ -20,8 +19,9 @@ from tests.support import sql_application
 from tests.support.command_line import run_txbridge
 from tests.support.harness import eventually
 from tests.support.relays import end_gently, relaying
+from tests.support.source import listings, programs_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "from-an-outbox.md"
+PAGE = "how-to/from-an-outbox.md"
 KEYS = 5
 OUTBOX = "CREATE TABLE outbox (id bigserial PRIMARY KEY, topic text NOT NULL, key text, payload text)"
 DEBEZIUM = """
@@ -53,10 +53,7 @@ def relay(bridge, url, tmp_path, database):
     """Creates the tables as the page says, and returns a function that starts a relay with a module of the page."""
 
     def describe(module):
-        modules = dict(
-            re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-        )
-        (tmp_path / f"{module}.py").write_text(modules[module])
+        (tmp_path / f"{module}.py").write_text(programs_of(PAGE)[f"{module}.py"])
         words = ("--table", f"{module}:TABLE")
         printed = run_txbridge("relay", "--database-url", url, *words, "--ddl", cwd=tmp_path)
         assert printed.returncode == 0, printed.stderr
@@ -177,27 +174,41 @@ def test_p3_p14_the_new_relay_takes_over_from_a_polled_one_and_gives_back(bridge
     assert (by_old_again, by_new_still) == (by_old + list(range(count, count + 100)), by_new)
 
 
-def test_p3_p14_a_table_of_debezium_s_layout(bridge, database, relay):
+def test_p3_p14_beside_debezium_and_then_in_its_place(bridge, database, relay, tmp_path):
     kind = f"order-{bridge.namespace}"
-    topic = f"outbox.event.{kind}"
-    bridge.admin.create_topics([NewTopic(topic, 2)])[topic].result(120)
-    database.execute(DEBEZIUM)
-    start = relay("debezium")
+    old, trial = f"outbox.event.{kind}", f"trial.{kind}"
+    for created in bridge.admin.create_topics([NewTopic(old, 2), NewTopic(trial, 2)]).values():
+        created.result(120)
+    database.execute(f"{DEBEZIUM};{listings(PAGE, 'sql')[0]}")
+    start = relay("trial")
     insert = "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload) VALUES (%s, %s, 'OrderPlaced', %s)"
-    for number in range(300):
-        database.execute(insert, (kind, str(number % KEYS), f'{{"number": {number}}}'))
-    ids = {str(one) for (one,) in database.execute("SELECT id FROM outboxevent").fetchall()}
+    add = database.cursor().executemany
+    add(insert, [(kind, str(number % KEYS), str(number)) for number in range(5_000)])
+    # What Debezium would send, which repeats its last hundred after a crash.
+    sent = database.execute("SELECT id::text, aggregateid, payload::text FROM outboxevent").fetchall()
+    producer = Producer({"bootstrap.servers": bridge.bootstrap_servers})
+    for row, key, payload in [*sent, *sent[-100:]]:
+        producer.produce(old, payload, key, headers={"id": row})
+    assert producer.flush(60) == 0
     with start(fault="commit.committed@2") as new:
         assert new.wait(120) == -signal.SIGKILL
     with start() as new:
         # All may be visible since the kill.
+        eventually(lambda: not database.execute("SELECT id FROM outbox_trial").fetchall(), 60)
+        end_gently(new)
+    (tmp_path / "compare.py").write_text(programs_of(PAGE)["compare.py"])
+    compare = [sys.executable, "compare.py", bridge.bootstrap_servers, old, trial]
+    said = subprocess.run(compare, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    [shown] = [one for one in listings(PAGE, "console") if "compare.py" in one]
+    assert shown.partition("\n")[2] == said
+    require_order([int(record.value()) for record in bridge.read(trial)])
+    # The switch: what Debezium has sent goes, then the relay sends what comes, to the same topic.
+    database.execute("DROP TRIGGER outbox_trial ON outboxevent; DELETE FROM outboxevent")
+    start = relay("debezium")
+    add(insert, [(kind, str(number % KEYS), str(number)) for number in range(5_000, 5_010)])
+    with start() as new:
         eventually(lambda: not database.execute("SELECT id FROM outboxevent").fetchall(), 60)
         end_gently(new)
-    records = bridge.read(topic)
-    headers = [dict(record.headers()) for record in records]
-    assert sorted(one["id"].decode() for one in headers) == sorted(ids)
-    assert {one["eventType"] for one in headers} == {b"OrderPlaced"}
-    by_key = {str(key): [] for key in range(KEYS)}
-    for record in records:
-        by_key[record.key().decode()].append(record.value().decode())
-    assert by_key == {str(key): [f'{{"number": {one}}}' for one in range(key, 300, KEYS)] for key in range(KEYS)}
+    ours = [record for record in bridge.read(old) if "UNIQ_KEY" in dict(record.headers())]
+    assert sorted(int(record.value()) for record in ours) == [*range(5_000, 5_010)]
+    assert {dict(record.headers())["eventType"] for record in ours} == {b"OrderPlaced"}

@@ -7,15 +7,14 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.support.harness import eventually
 from tests.support.listeners import Commits
 from tests.support.schema_registry import schema_registry
+from tests.support.source import programs_of
 from txbridge import Message, TransactionProducer
 
 EVENTS = ("binary.py", "structured.py")
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
 #: Module that `protoc --python_out=.` generates from the page's orders.proto, written without protoc.
 ORDERS_PB2 = """
@@ -41,11 +40,6 @@ import base64
 order = order_of({topic!r}, base64.b64decode({value!r}))
 print(*(order.values() if isinstance(order, dict) else (order.number, order.amount)))
 """
-
-
-def programs(page):
-    text = (HOW_TO / page).read_text("utf-8")
-    return dict(re.findall(r"^```python\n# ([\w.]+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
 
 
 def run(program, folder):
@@ -74,7 +68,7 @@ def deliver(bridge, messages):
 
 
 def test_the_programs_about_schemas(bridge, tmp_path):
-    found = programs("formats.md")
+    found = programs_of("how-to/consumers.md")
     assert set(found) == {*(f"{name}_orders.py" for name in ("pydantic", "avro", "json", "protobuf")), *EVENTS}
     for other in ("json_orders.py", "protobuf_orders.py"):
         found[other] = found["avro_orders.py"] + found[other]  # its lines take the place of Avro's
@@ -103,7 +97,7 @@ def test_the_programs_about_schemas(bridge, tmp_path):
 
 
 def test_the_programs_about_pydantic_and_cloudevents(bridge, tmp_path):
-    events = programs("formats.md")
+    events = programs_of("how-to/consumers.md")
     pydantic = events["pydantic_orders.py"]
     topics = [bridge.create_topic(name) for name in ("pydantic", "binary", "structured")]
     messages = [

@@ -17,17 +17,12 @@ import pytest
 
 from tests.support import http
 from tests.support.harness import Bridge, eventually
+from tests.support.source import ROOT, listings, programs_of
 from txbridge import TransactionProducer, UsageError
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.ports import free_port
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 MINUTE = 60_000
-
-
-def listing(page: str, language: str) -> str:
-    [found] = re.findall(rf"^```{language}\n(.*?)^```$", (HOW_TO / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return str(found)
 
 
 def shipped(database: Path) -> list[bytes]:
@@ -46,7 +41,7 @@ def test_the_consumer_in_python_does_the_work_of_each_transaction_once(bridge: B
     for value, number in ((b"one", 1), (b"one", 1), (b"two", 2)):
         bridge.produce(topic, value=value, headers=[("UNIQ_KEY", f"{number:032}".encode())])
     program = (
-        listing("consumers.md", "python")
+        listings("how-to/consumers.md", "python")[0]
         .replace("127.0.0.1:9092", bridge.bootstrap_servers)
         .replace("orders.placed", topic)
         .replace('"shipping"', f'"{bridge.namespace}-shipping"')
@@ -66,7 +61,7 @@ def test_the_consumer_in_java_compiles_without_a_warning(tmp_path: Path) -> None
         pytest.skip("NO JDK: the consumer in Java is not compiled here")
     jars = JarCache()
     jars.ensure_jars()
-    source = HOW_TO.parents[1] / "examples" / "consumers" / "Shipping.java"
+    source = ROOT / "examples" / "consumers" / "Shipping.java"
     words = [compiler, "-Xlint:all", "-Werror", "-d", str(tmp_path), "-cp", jars.class_path, str(source)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -74,7 +69,7 @@ def test_the_consumer_in_java_compiles_without_a_warning(tmp_path: Path) -> None
 
 def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
     page: dict[str, object] = {}
-    program = listing("deliver-later.md", "python")
+    [program] = listings("how-to/deliver-later.md", "python")
     for topic in ("orders.unpaid", "orders.reminders"):
         program = program.replace(topic, bridge.create_topic(topic.partition(".")[2]))
     exec(program, page)
@@ -96,14 +91,10 @@ def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
     assert begun + 30 * MINUTE <= due <= ended + 30 * MINUTE + 1
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "flask.md"
-
-
 @pytest.mark.long
 def test_the_service_of_the_page(bridge, tmp_path):
     topic = bridge.create_topic("orders.placed")
-    [program] = re.findall(r"^```python\n# orders.py\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    program = program.replace("orders.placed", topic)
+    program = programs_of("how-to/flask.md")["orders.py"].replace("orders.placed", topic)
     # Insert the namespace and the Kafka of the test; the page has no namespace and another address.
     program, times = re.subn(
         r"(SqlBridge)\(\"orders\", engine, (.*?})", rf'\1("orders", engine, \2, namespace="{bridge.namespace}"', program

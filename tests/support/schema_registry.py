@@ -1,6 +1,6 @@
 """A schema registry for tests: in memory, with as much of Confluent's HTTP API as its serializers use.
 
-The package registries of this project have no real one; see docs/how-to/formats.md#schema-registry.
+The package registries of this project have no real one; see docs/how-to/consumers.md#schema-registry.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The project's own Python files as syntax trees, for the tests of what the code may contain."""
+"""The project's own Python files as syntax trees, and the listings of its pages."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -29,3 +30,15 @@ def calls_in(*folders: str) -> Iterator[tuple[str, ast.Call]]:
     for path, node in nodes_of(*folders):
         if isinstance(node, ast.Call):
             yield path, node
+
+
+def listings(page: str, language: str) -> list[str]:
+    """The listings of a page of docs/ in this language."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def programs_of(page: str) -> dict[str, str]:
+    """Its listings whose first line is the name of a file, by that."""
+    named = (re.match(r"# ([\w.]+)\n(.*)", one, re.DOTALL) for one in listings(page, "python"))
+    return {one[1]: one[2] for one in named if one}

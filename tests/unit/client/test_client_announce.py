@@ -6,7 +6,9 @@ import json
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import create_engine
 
+from tests.support.django_work import configure_django
 from txbridge import AsyncBridge, Bridge, Message, OutcomeUnknownError, PrepareError, Rollback, UsageError
 from txbridge.asgi import EXCEPTION_HANDLERS, readiness
 from txbridge.testing.memory import MemoryBridge, TransactionState
@@ -105,10 +107,7 @@ def test_an_application_starts_and_closes_its_bridge_and_answers_for_it(memory, 
 
 
 def test_djangos_middleware_answers_for_announcements_alone():
-    from django.conf import settings
-
-    if not settings.configured:
-        settings.configure()
+    configure_django(create_engine("sqlite://"))
     from txbridge_django.middleware import AnnouncementErrors
 
     middleware = AnnouncementErrors(lambda request: request)

@@ -141,6 +141,14 @@ def test_the_migrations_are_complete_and_take_over_the_tables_of_sqlalchemy(engi
 
 
 @pytest.mark.usefixtures("engine")
+def test_a_database_without_partial_indexes_is_no_reason_to_warn():
+    from txbridge_django.models import OutboxEntry
+
+    with patch.object(type(connection.features), "supports_partial_indexes", False):
+        assert OutboxEntry.check(databases=["default"]) == []
+
+
+@pytest.mark.usefixtures("engine")
 def test_the_setting_of_a_project_without_a_producer_is_checked():
     from txbridge_django.conf import check_settings, check_transactions
 

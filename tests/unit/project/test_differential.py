@@ -60,7 +60,7 @@ def test_every_difference_names_a_row_that_says_we_are_better_and_only_timing_al
     different = [fate for fate in expected.rocketmq if fate != expected.txbridge]
     assert bool(different) == bool(expected.row)
     if different:
-        assert [row.verdict for row in ALL if row.key == expected.row] == ["better"]
+        assert [row["verdict"] for row in ALL if row["key"] == expected.row] == ["better"]
     assert (len(expected.rocketmq) > 1) == bool(expected.tolerance)
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.support.source import ROOT, calls_in
-from tools import state_diagram
+from tools import plots, state_diagram
 from tools.tables import FILES
 from txbridge.backoff import EVENTS
 from txbridge.core.states import TRANSITIONS, Event, TransactionState
@@ -77,6 +77,13 @@ def test_the_site_has_every_page_and_the_readme_leads_to_its_start() -> None:
     assert {"docs/index.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"} <= linked
 
 
+@pytest.mark.parametrize(("job", "most"), [("FastAPI", 7_000), ("on call", 7_000), ("| audit", 4_500)])
+def test_a_job_needs_few_words(job: str, most: int) -> None:
+    [row] = [line for line in (ROOT / "docs/index.md").read_text("utf-8").splitlines() if job in line and "|" in line]
+    pages = [ROOT / "docs" / page for page in re.findall(r"\(([\w/-]+\.md)\)", row)]
+    assert sum(len(page.read_text("utf-8").split()) for page in pages) <= most
+
+
 _PARSERS = {
     "python": lambda text: compile(text, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True),
     "json": json.loads,
@@ -135,6 +142,18 @@ def test_the_diagram_is_drawn_from_the_transition_table() -> None:
         ("scheduled", "held"): ["due, not deliverable now"],
         ("discarded", "pending"): ["resume"],
     }
+
+
+def test_the_plots_are_drawn_from_the_tables_of_their_pages() -> None:
+    assert plots.performance().count('<rect class="bar') == 14 + 3
+    for name, plot in plots.draw().items():
+        assert (ROOT / "docs/images" / name).read_text("utf-8") == plot, "python -m tools.plots"
+    drawn = plots.bars("a < b", ("ours", "theirs"), [("1", ("1,000", "250")), ("2", ("", "500"))])
+    assert re.findall(r'"(bar\d)" x="16" y="\d+" width="(\d+)" height="15"', drawn) == [
+        ("bar0", "384"),
+        ("bar1", "96"),
+        ("bar1", "192"),
+    ]
 
 
 def _cell(state: TransactionState, event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Examples without Kafka: the demo's figures and transactions, Airflow's DAG, and managed Kafka's configurations."""
+"""Examples without Kafka: programs of pages, the demo's figures, Airflow's DAG, and managed Kafka's configurations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import typer
 import yaml
 from txbridge_audit.report.acceptances import read_acceptances
 
-from tests.support.source import ROOT
+from tests.support.source import ROOT, listings, programs_of
+from tools import plots
 from txbridge import LocalTransactionState
 from txbridge.cli.app import app
 from txbridge.config.sources import load_settings
@@ -25,16 +26,11 @@ UNKNOWN = LocalTransactionState.UNKNOWN
 
 
 def test_the_figures_that_it_prints_are_those_of_the_page():
-    program = (ROOT / "examples" / "flights" / "run.py").read_text()
-    page = (ROOT / "docs" / "performance.md").read_text()
-    printed = re.search(r"^BENCH_PER_SECOND, ROCKETMQ_PER_SECOND = (\S+), (\S+)$", program, re.MULTILINE)
-    ours = re.search(r"^\| asyncio \| ([0-9,]+) \|", page, re.MULTILINE)
-    theirs = re.search(r"^\| RocketMQ, [^|]+ threads \| ([^|]+) \|", page, re.MULTILINE)
-    assert printed
-    assert ours
-    assert theirs
-    of_the_page = [int(ours[1].replace(",", "")), max(int(one.replace(",", "")) for one in theirs[1].split(", "))]
-    assert [int(one) for one in printed.groups()] == of_the_page
+    program, rate = (ROOT / "examples/flights/run.py").read_text(), "transactions a second"
+    [printed] = re.findall(r"^BENCH_PER_SECOND, ROCKETMQ_PER_SECOND = (\S+), (\S+)$", program, re.MULTILINE)
+    page = plots.rows_of("performance.md", f"| | {rate}")
+    rates = [page[name][rate].split(", ") for name in ("asyncio", "RocketMQ, 1, 8, 32, 64 threads")]
+    assert [int(one) for one in printed] == [max(int(one.replace(",", "")) for one in found) for found in rates]
 
 
 @pytest.fixture
@@ -88,6 +84,26 @@ async def test_what_the_database_refuses_is_refused_for_all_that_share_it_and_th
     assert refused[0] is COMMIT or isinstance(refused[0], sqlite3.IntegrityError)
 
 
+def test_the_page_of_the_inbox_shows_the_program_as_it_is() -> None:
+    program = (ROOT / "examples" / "shop" / "billing.py").read_text("utf-8")
+    [shown] = programs_of("inbox.md").values()
+    assert [part for part in shown.split("\n\n\n") if part.strip() not in program] == []
+
+
+def test_the_tutorial_shows_the_shop_as_it_is() -> None:
+    shown, folder = programs_of("tutorial.md"), ROOT / "examples" / "shop"
+    assert list(shown) == ["orders.py", "shop.py", "test_shop.py"]
+    for name in ("orders.py", "shop.py"):
+        assert shown[name] == (folder / name).read_text("utf-8")
+    functions = (folder / "tests" / "test_shop.py").read_text("utf-8").strip().split("\n\n\n")
+    assert set(shown["test_shop.py"].strip().split("\n\n\n")) < set(functions)
+
+
+def test_the_page_about_django_shows_the_view_as_it_is() -> None:
+    view = (ROOT / "examples" / "django" / "shop" / "views.py").read_text("utf-8")
+    assert programs_of("django.md")["views.py"] == view
+
+
 def test_the_audit_has_the_options_of_the_dag() -> None:
     program = (ROOT / "examples" / "airflow" / "audit_dag.py").read_text("utf-8")
     command = next(node for node in ast.parse(program).body if "AUDIT" in ast.unparse(node).split(" = ")[0])
@@ -100,7 +116,7 @@ def test_acceptances_may_be_a_header_line_alone() -> None:
     assert read_acceptances("id,who,why,until\n", "accepted.csv") == ()
 
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/managed-kafka.md").read_text("utf-8")
+PAGE = "how-to/managed-kafka.md"
 #: Settings without which records may be lost.
 VITAL = {
     "default.replication.factor": "3",
@@ -110,11 +126,7 @@ VITAL = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("text", blocks("toml"))
+@pytest.mark.parametrize("text", listings(PAGE, "toml"))
 def test_a_worker_takes_each_configuration_file(text: str, tmp_path: Path) -> None:
     file = tmp_path / "worker.toml"
     file.write_text(text)
@@ -125,7 +137,7 @@ def test_a_worker_takes_each_configuration_file(text: str, tmp_path: Path) -> No
 
 
 def test_the_brokers_settings_are_those_that_a_worker_relies_on() -> None:
-    (text,) = blocks("properties")
+    (text,) = listings(PAGE, "properties")
     given = dict(line.split("=", 1) for line in text.split())
     assert given.items() >= VITAL.items()
     defaults = load_settings({"bootstrap_servers": "b-1:9096"}, None, {})
@@ -134,7 +146,7 @@ def test_the_brokers_settings_are_those_that_a_worker_relies_on() -> None:
 
 
 def test_strimzis_cluster_is_replicated() -> None:
-    (text,) = blocks("yaml")
+    (text,) = listings(PAGE, "yaml")
     cluster = yaml.safe_load(text)
     config = {name: str(value).lower() for name, value in cluster["spec"]["kafka"]["config"].items()}
     assert config.items() >= VITAL.items()

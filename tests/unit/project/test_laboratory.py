@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import MODULES
+from tests.mutation import lay_out
 
 _TESTS = Path(__file__).parents[2]
 _SCHEDULE = _TESTS / "support/schedule.py"
@@ -52,5 +52,12 @@ def test_no_two_test_modules_have_the_same_name() -> None:
     assert sorted(names) == sorted(set(names))
 
 
-def test_mutants_of_the_draft_are_planted_where_it_is() -> None:
-    assert (_TESTS.parent / MODULES["draft"]).is_file()
+def test_the_mutants_tree_has_the_tests_of_the_core_and_all_that_they_import(tmp_path: Path) -> None:
+    lay_out(tree := tmp_path / "tree", ["draft"])
+    of_core = {path.name for path in (_TESTS / "unit/core").rglob("test_*.py")}
+    there = {path.name for path in tree.rglob("test_*.py")}
+    assert of_core | {"test_schedules.py", "test_half_queue.py", "test_any_frames.py", "test_records.py"} <= there
+    assert not there & {"test_secrets.py", "test_fuzzed_checks.py", "test_sql_scripts.py"}
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    found = subprocess.run(command, check=False, cwd=tree, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stdout

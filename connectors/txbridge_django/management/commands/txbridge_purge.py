@@ -51,12 +51,10 @@ class _DjangoTable(PurgedBarrierTable):
         return next(iter(times[skipped : skipped + 1]), None)
 
     def delete_rows(self, start: int, before: int, state: str | None) -> int:
-        deleted: int = self._range(start, before, state).delete()[0]
-        return deleted
+        return int(self._range(start, before, state).delete()[0])
 
     def count_rows(self, start: int, before: int, state: str | None) -> int:
-        counted: int = self._range(start, before, state).count()
-        return counted
+        return int(self._range(start, before, state).count())
 
     def find_newest(self) -> int | None:
         newest: int | None = self._rows.filter(created_at__lt=NEVER_PURGED).aggregate(at=Max("created_at"))["at"]
