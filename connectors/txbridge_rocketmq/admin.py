@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -34,9 +33,8 @@ from txbridge_rocketmq.topics import Look, NoAnswerError
 _OF_BROKERS = frozenset(
     {routes.DEFAULT_TOPIC, TRACE_TOPIC, "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )
-#: Limits of creation by a mere name, because a client may send any name: attempts in this time (s), and in all.
-_WINDOW_S = 60.0
-_MAX_IN_WINDOW, _MAX_CREATIONS = 60, 1_000
+#: Most attempts to create a topic by a mere name, because a client may send any name.
+_MAX_CREATIONS = 1_000
 #: Time-out of a request about topics (s). It takes milliseconds if Kafka answers, and clients wait for three seconds.
 _REQUEST_S = 2.5
 #: Time (s) until brokers know a new topic, and the pause between two looks. It takes some tens of milliseconds.
@@ -55,7 +53,6 @@ class TopicAdmin:
         self._layout = layout
         self._automatic = automatic
         self._lock = threading.Lock()
-        self._attempts: deque[float] = deque(maxlen=_MAX_IN_WINDOW)
         self._created = 0
 
     def look_or_create(self, names: Sequence[str]) -> Mapping[str, int | NoAnswerError]:
@@ -126,20 +123,10 @@ class TopicAdmin:
     def _take_attempts(self, wanted: int) -> int:
         """The number of topics that may be created now."""
         with self._lock:
-            now = time.monotonic()
-            while self._attempts and now - self._attempts[0] > _WINDOW_S:
-                self._attempts.popleft()
-            room = min(_MAX_IN_WINDOW - len(self._attempts), _MAX_CREATIONS - self._created)
-            taken = min(wanted, room)
-            self._attempts.extend([now] * taken)
+            taken = min(wanted, _MAX_CREATIONS - self._created)
             self._created += taken
         if taken < wanted:
-            _log.error(
-                "too_many_new_topics",
-                topics=wanted - taken,
-                most=_MAX_IN_WINDOW if self._created < _MAX_CREATIONS else _MAX_CREATIONS,
-                next="clients get TOPIC_NOT_EXIST; create the topics in Kafka",
-            )
+            _log.error("too_many_new_topics", topics=wanted - taken, most=_MAX_CREATIONS, next="create them in Kafka")
         return taken
 
 

@@ -15,7 +15,6 @@ class RequestCode(IntEnum):
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
-    QUERY_MESSAGE = 12
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
@@ -24,7 +23,6 @@ class RequestCode(IntEnum):
     GET_MAX_OFFSET = 30
     GET_MIN_OFFSET = 31
     GET_EARLIEST_MSG_STORETIME = 32
-    VIEW_MESSAGE_BY_ID = 33
     HEART_BEAT = 34
     UNREGISTER_CLIENT = 35
     CONSUMER_SEND_MSG_BACK = 36
@@ -40,9 +38,6 @@ class RequestCode(IntEnum):
     GET_PRODUCER_CONNECTION_LIST = 204
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
-    RESUME_CHECK_HALF_MESSAGE = 323
-    SEND_REPLY_MESSAGE = 324
-    SEND_REPLY_MESSAGE_V2 = 325
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
@@ -85,10 +80,6 @@ _ADVICE = {
     CONSUMER_REFUSAL: "PULL_MESSAGE QUERY_CONSUMER_OFFSET UPDATE_CONSUMER_OFFSET SEARCH_OFFSET_BY_TIMESTAMP "
     "GET_MAX_OFFSET GET_MIN_OFFSET GET_EARLIEST_MSG_STORETIME CONSUMER_SEND_MSG_BACK GET_CONSUMER_LIST_BY_GROUP "
     "LOCK_BATCH_MQ UNLOCK_BATCH_MQ CHECK_CLIENT_CONFIG LITE_PULL_MESSAGE QUERY_ASSIGNMENT POP_MESSAGE",
-    "the txbridge door does not look messages up: `txbridge show` does, by the transaction's coordinates, which the "
-    "last 16 digits of an offsetMsgId are: 4 of the partition, 12 of the offset": "QUERY_MESSAGE VIEW_MESSAGE_BY_ID",
-    "the txbridge door does not resume messages: run `txbridge resume`": "RESUME_CHECK_HALF_MESSAGE",
-    "the txbridge door does not support request-reply messages": "SEND_REPLY_MESSAGE SEND_REPLY_MESSAGE_V2",
     "the txbridge door does not recall messages: `txbridge resolve PARTITION:OFFSET abandon --reason WHY` cancels a "
     "delayed one": "RECALL_MESSAGE",
 }

@@ -48,7 +48,7 @@ class ClientCheck:
     group: str
     #: The client's id of the transaction.
     uniq_key: str
-    #: The part of the transaction id that the client brings back; empty for a transaction of an earlier door.
+    #: The part of the transaction id that the client brings back.
     fingerprint: str
     message: MessageExt
 

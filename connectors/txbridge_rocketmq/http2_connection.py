@@ -134,20 +134,24 @@ class Http2Connection(ClientConnection):
     def _take_frame(self, one: Frame) -> None:
         """Handle a frame. Raises ConnectionBrokenError."""
         kind, call = one.kind, self._calls.get(one.stream)
+        if one.stream > self._last_stream and kind in {FrameKind.DATA, FrameKind.RST_STREAM, FrameKind.WINDOW_UPDATE}:
+            raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "a frame belongs to no call")
         if kind == FrameKind.HEADERS:
             self._on_headers(one, call)
         elif kind == FrameKind.DATA:
             self._on_data(one, call)
         elif kind == FrameKind.WINDOW_UPDATE:
             added = int.from_bytes(one.content, "big") & MAX_WINDOW
-            if len(one.content) != 4 or not added:
+            if not added:
                 raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "a window grows by nothing")
             if call is not None or not one.stream:
                 self._windows.widen_window(call, added)
-        elif kind == FrameKind.SETTINGS and not one.flags & ACK:
-            self._on_settings(one.content)
+        elif kind == FrameKind.SETTINGS:
+            self._on_settings(one)
+        elif kind == FrameKind.PING and one.flags & ACK:
+            self._pinged_at = None
         elif kind == FrameKind.PING:
-            self._on_ping(one)
+            self._queue_answer(frame(FrameKind.PING, ACK, 0, one.content))
         elif kind == FrameKind.RST_STREAM and call is not None:
             self._drop_call(call)
         elif kind == FrameKind.PUSH_PROMISE:
@@ -156,13 +160,17 @@ class Http2Connection(ClientConnection):
     def _on_headers(self, one: Frame, call: GrpcCall | None) -> None:
         if not one.stream % 2:
             raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "a call has an even number")
-        headers = self._reader.headers_of(one.content)
-        if one.stream > self._last_stream:
-            self._last_stream = one.stream
+        is_new, is_last = one.stream > self._last_stream, one.flags & END_STREAM
+        headers = self._reader.headers_of(one.content, is_request=is_new)
+        self._last_stream = max(self._last_stream, one.stream)
+        if headers is None or not (is_new or is_last):
+            self._reset_call(one.stream, Reason.PROTOCOL_ERROR)
+            return
+        if is_new:
             if not self._takes_calls or max(len(self._calls), self._served) >= _MAX_OPEN:
-                self._queue_answer(frame(FrameKind.RST_STREAM, 0, one.stream, number(Reason.REFUSED_STREAM)))
+                self._reset_call(one.stream, Reason.REFUSED_STREAM)
                 return
-            is_stream = headers.get(b":path") == self._stream_path
+            is_stream = headers[b":path"] == self._stream_path
             call = GrpcCall(
                 one.stream, headers, self.peer, self._windows.send_answer, self._max_message, is_stream=is_stream
             )
@@ -171,7 +179,7 @@ class Http2Connection(ClientConnection):
             self._coming.add_call(call)
             if is_stream:
                 self._serve_call(call)
-        if call is not None and one.flags & END_STREAM:
+        if call is not None and is_last:
             self._end_request(call)
 
     def _on_data(self, one: Frame, call: GrpcCall | None) -> None:
@@ -180,8 +188,6 @@ class Http2Connection(ClientConnection):
             self._queue_answer(frame(FrameKind.WINDOW_UPDATE, 0, 0, number(self._uncredited)))
             self._uncredited = 0
         if call is None:
-            if not one.stream or one.stream > self._last_stream:
-                raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "data belong to no call")
             self._reader.count_work()
             return
         try:
@@ -196,23 +202,23 @@ class Http2Connection(ClientConnection):
         if one.flags & END_STREAM:
             self._end_request(call)
 
-    def _on_settings(self, content: bytes) -> None:
-        if len(content) % 6:
+    def _on_settings(self, one: Frame) -> None:
+        content = one.content
+        if len(content) % 6 or (one.flags & ACK and content):
             raise ConnectionBrokenError(Reason.FRAME_SIZE_ERROR, "settings have a wrong length")
         for at in range(0, len(content), 6):
             if content[at : at + 2] == _TABLE_SIZE:
                 self._windows.empty_table()
             elif content[at : at + 2] == _WINDOW_SIZE:
                 self._windows.set_first_window(int.from_bytes(content[at + 2 : at + 6], "big"))
-        self._queue_answer(frame(FrameKind.SETTINGS, ACK, 0))
+        if not one.flags & ACK:
+            self._queue_answer(frame(FrameKind.SETTINGS, ACK, 0))
 
-    def _on_ping(self, one: Frame) -> None:
-        if one.size != 8:
-            raise ConnectionBrokenError(Reason.FRAME_SIZE_ERROR, "a ping has a wrong length")
-        if one.flags & ACK:
-            self._pinged_at = None
-        else:
-            self._queue_answer(frame(FrameKind.PING, ACK, 0, one.content))
+    def _reset_call(self, stream: int, reason: Reason) -> None:
+        """Refuse what the client does with a call. What the call has begun goes on."""
+        self._queue_answer(frame(FrameKind.RST_STREAM, 0, stream, number(reason)))
+        if stream in self._calls:
+            self._drop_call(self._calls[stream])
 
     def _serve_call(self, call: GrpcCall) -> None:
         self._served += 1

@@ -28,6 +28,13 @@ _MOST_WORK, _BYTES, _WORK_OF_REQUEST = 4_096, 128, 16
 _SMALL = 256
 #: HPACK's updates of a table's size, more than the two that a block may begin with. Kilobytes of them take 30 ms.
 _UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")
+#: Names of a request's headers, each with the end of a line: those that begin with a colon stand first.
+_NAMES = re.compile(rb"(?P<pseudo>(?::(?:method|scheme|path|authority)\n)*)(?:[!-9;-@\[-~]+\n)*")
+_BREAK = re.compile(rb"[\0\r\n]")
+#: Headers that a request must have, and those of a connection, which HTTP/2 does not have.
+_NEEDED = frozenset({b":method", b":scheme", b":path"})
+_PSEUDO = _NEEDED | {b":authority"}
+_OF_HTTP_1 = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 
 
 class FrameKind(IntEnum):
@@ -35,6 +42,7 @@ class FrameKind(IntEnum):
 
     DATA = 0
     HEADERS = 1
+    PRIORITY = 2
     RST_STREAM = 3
     SETTINGS = 4
     PUSH_PROMISE = 5
@@ -42,6 +50,10 @@ class FrameKind(IntEnum):
     GOAWAY = 7
     WINDOW_UPDATE = 8
     CONTINUATION = 9
+
+
+_SIZES: dict[int, int] = {FrameKind.PRIORITY: 5, FrameKind.RST_STREAM: 4, FrameKind.PING: 8, FrameKind.WINDOW_UPDATE: 4}
+_OF_CONNECTION = frozenset({FrameKind.SETTINGS, FrameKind.PING, FrameKind.GOAWAY})
 
 
 class Reason(IntEnum):
@@ -127,6 +139,11 @@ class Http2Reader:
             if len(buffer) < _HEAD + size:
                 return None
             kind, flags, stream = buffer[3], buffer[4], int.from_bytes(buffer[5:_HEAD], "big") & MAX_WINDOW
+            if size != _SIZES.get(kind, size):
+                raise ConnectionBrokenError(Reason.FRAME_SIZE_ERROR, f"a frame of the kind {kind} has {size} bytes")
+            is_known = kind <= FrameKind.CONTINUATION and kind != FrameKind.WINDOW_UPDATE
+            if is_known and (kind in _OF_CONNECTION) == bool(stream):
+                raise ConnectionBrokenError(Reason.PROTOCOL_ERROR, "a frame belongs to a call, or must belong to one")
             content = bytes(buffer[_HEAD : _HEAD + size])
             del buffer[: _HEAD + size]
             if kind in {FrameKind.DATA, FrameKind.HEADERS} and flags & _PADDED:
@@ -156,10 +173,10 @@ class Http2Reader:
     def begin_second(self) -> None:
         self._work = 0
 
-    def headers_of(self, block: bytes) -> dict[bytes, bytes]:
-        """Headers of a call. Raises ConnectionBrokenError.
+    def headers_of(self, block: bytes, *, is_request: bool) -> dict[bytes, bytes] | None:
+        """Headers of a request, or those that follow one; None if they break the rules of RFC 9113, 8.2 and 8.3.
 
-        Those of refused calls must be read too, because later ones refer to them.
+        Those of refused calls must be read too, because later ones refer to them. Raises ConnectionBrokenError.
         """
         if _UPDATES.match(block):
             raise ConnectionBrokenError(Reason.COMPRESSION_ERROR, "headers begin with too many sizes of a table")
@@ -169,7 +186,18 @@ class Http2Reader:
             raise ConnectionBrokenError(Reason.COMPRESSION_ERROR, f"headers cannot be read: {error}") from None
         # A header may be one byte, and takes microseconds. A call has some ten.
         self._work += len(fields) // 8
-        return dict(fields)
+        found = dict(fields)
+        names = _NAMES.fullmatch(b"".join([name + b"\n" for name, _ in fields]))
+        if (
+            names is not None
+            and not _BREAK.search(b"".join([one for field in fields for one in field]))
+            and names["pseudo"].count(b"\n") == len(found.keys() & _PSEUDO)
+            and (found.keys() >= _NEEDED and found[b":path"] if is_request else not names["pseudo"])
+            and _OF_HTTP_1.isdisjoint(found)
+            and found.get(b"te", b"trailers") == b"trailers"
+        ):
+            return found
+        return None
 
     def _join_headers(self, more: Frame) -> Frame:
         begun, self._begun = self._begun, None

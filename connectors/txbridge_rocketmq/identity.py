@@ -44,7 +44,7 @@ def fingerprint_of(
 
 
 def fingerprint_in(offset: int) -> str:
-    """The fingerprint that END carries in place of an offset; empty if it is an offset, of an earlier door."""
+    """The fingerprint that END carries in place of an offset; empty if it is an offset."""
     return f"{offset:012X}" if offset & _IS_FINGERPRINT else ""
 
 
@@ -57,7 +57,7 @@ def transaction_id(secret: bytes, group: str, uniq_key: str, fingerprint: str) -
     """HMAC-SHA256 of group, UNIQ_KEY and fingerprint, and the fingerprint itself: 32 digits.
 
     It is the same for a client's repeated SEND, through any door. Without the secret it cannot be guessed from
-    UNIQ_KEY, which holds an address, a time and a counter. The ids of earlier doors have an empty fingerprint.
+    UNIQ_KEY, which holds an address, a time and a counter.
     """
     return _signed_id(secret, f"{group}\0{uniq_key}", fingerprint)
 
@@ -69,20 +69,17 @@ def delayed_id(secret: bytes, group: str, uniq_key: str, fingerprint: str) -> st
 
 
 def _signed_id(secret: bytes, text: str, fingerprint: str) -> str:
-    if fingerprint:
-        text = f"{text}\0{fingerprint}"
-    digest = hmac.digest(secret, text.encode(), hashlib.sha256).hex().upper()
-    return digest[: 32 - len(fingerprint)] + fingerprint
+    digest = hmac.digest(secret, f"{text}\0{fingerprint}".encode(), hashlib.sha256).hex().upper()
+    return digest[:SIGNED_DIGITS] + fingerprint
 
 
 def own_fingerprint(
     make: Callable[[bytes, str, str, str], str], secret: bytes, group: str, uniq_key: str, transaction: str
 ) -> str | None:
     """The fingerprint in an id that `make`, one of the two above, has made: None if it has not made this id."""
-    for fingerprint in (transaction[SIGNED_DIGITS:], ""):
-        if hmac.compare_digest(make(secret, group, uniq_key, fingerprint), transaction):
-            return fingerprint
-    return None
+    fingerprint = transaction[SIGNED_DIGITS:]
+    is_own = hmac.compare_digest(make(secret, group, uniq_key, fingerprint), transaction)
+    return fingerprint if is_own else None
 
 
 def half_partition(transaction: str, key: bytes | None, partitions: int) -> int:

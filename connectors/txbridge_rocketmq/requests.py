@@ -90,7 +90,7 @@ class ClientDecision:
     group: str
     #: The client's id of the transaction.
     uniq_key: str
-    #: The part of the transaction id that the client has brought back; empty for a transaction of an earlier door.
+    #: The part of the transaction id that the client has brought back.
     fingerprint: str
     half_partition: int
     half_offset: int
@@ -173,7 +173,7 @@ def parse_end(command: RemotingCommand) -> ClientDecision:
     is_answer = fields.get("fromTransactionCheck", "").lower() == "true"
     check_times, table_offset = unpacked(_number(fields, "tranStateTableOffset"))
     fingerprint = fingerprint_in(table_offset)
-    if not (fingerprint or table_offset == offset) or (check_times and not is_answer):
+    if not fingerprint or (check_times and not is_answer):
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     group = _text(fields, "producerGroup")
     return ClientDecision(

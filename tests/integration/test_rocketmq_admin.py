@@ -12,7 +12,7 @@ import grpc
 import pytest
 from txbridge_rocketmq.grpc_messages import definition, service
 
-from tests.peer.mqadmin import mqadmin
+from tests.peer.mqadmin import Mqadmin
 from tests.peer.native import GO_REMOTING, go_client
 from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge
@@ -158,7 +158,7 @@ def test_the_doctor_says_what_an_option_creates(bridge: Bridge, monkeypatch: pyt
 @pytest.mark.long
 def test_mqadmin_and_the_admin_client_of_go(bridge: Bridge, keys: Path) -> None:
     topic, new = topic_of(bridge, "seen"), f"{bridge.namespace}-made"
-    with Door(bridge) as door, RawClient(door) as client:
+    with Door(bridge) as door, RawClient(door) as client, Mqadmin() as mqadmin:
         client.ask(HEARTBEAT, {}, heartbeat("shop"))
         at = ("-n", door.address)
         [line] = [one for one in mqadmin("clusterList", *at).splitlines() if one.startswith("txbridge")]
@@ -181,11 +181,11 @@ def test_mqadmin_and_the_admin_client_of_go(bridge: Bridge, keys: Path) -> None:
             # Its client takes any answer for success, so there is none.
             assert go("create", new, "3") == "error request timeout\n"
     assert partitions_of(bridge, new) is None
-    with Door(bridge, f"--access-keys={keys}") as door:
-        made = mqadmin("updateTopic", "-c", "txbridge", "-t", new, "-w", "3", "-n", door.address, key=OPERATORS)
+    with Door(bridge, f"--access-keys={keys}") as door, Mqadmin(OPERATORS) as mqadmin:
+        made = mqadmin("updateTopic", "-c", "txbridge", "-t", new, "-w", "3", "-n", door.address)
         assert f"create topic to {door.address} success" in made
-        assert door.address in mqadmin("clusterList", "-n", door.address, key=OPERATORS)
-        assert "txbridge" in mqadmin("brokerStatus", "-b", door.address, "-n", door.address, key=OPERATORS)
-        told = mqadmin("producerConnection", "-g", "shop", "-t", topic, "-n", door.address, key=OPERATORS)
+        assert door.address in mqadmin("clusterList", "-n", door.address)
+        assert "txbridge" in mqadmin("brokerStatus", "-b", door.address, "-n", door.address)
+        told = mqadmin("producerConnection", "-g", "shop", "-t", topic, "-n", door.address)
         assert "no producer of the group shop" in told
     assert partitions_of(bridge, new) == 3

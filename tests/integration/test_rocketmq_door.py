@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import itertools
 import json
 import os
@@ -206,8 +205,7 @@ def test_p2_a_delayed_message_whose_commit_got_lost_is_committed_and_no_listener
     topic, group = topic_of(bridge, "lost-commit"), "lost-commit"
 
     secret, given = SECRET.encode(), {"DELAY": "1", "UNIQ_KEY": "repeated"}
-    # An earlier door had no fingerprint.
-    lost = hmac.digest(secret, f"\0delayed\0{group}\0lost".encode(), "sha256")[:16].hex().upper()
+    lost = delayed_id(secret, group, "lost", "ABCDEF012345")
     fingerprint = fingerprint_of(secret, "127.0.0.1", topic, b"repeated", 0, given)
     repeated = delayed_id(secret, group, "repeated", fingerprint)
 
@@ -265,27 +263,9 @@ def test_an_address_that_is_taken_is_an_error_of_one_line(bridge: Bridge, door: 
         assert re.fullmatch(rf"error: cannot listen on port {door.port} of .* {option}\n", done.stderr), done.stderr
 
 
-def test_the_port_two_below_is_the_same_door(bridge: Bridge, door: Door) -> None:
-    """Clients up to 4.4 send to that port, and everything else to the port that they were given."""
-    topic, group = topic_of(bridge, "old-port"), "old-port"
-    with RawClient(door, door.port - 2) as old, RawClient(door) as usual:
-        for name in ("sent", "asked"):
-            fields = send_fields(group, topic, TRAN_MSG="true", UNIQ_KEY=name)
-            sent, _ = old.ask(SEND, fields, name.encode())
-            assert sent["code"] == 0
-            if name == "sent":
-                assert usual.ask(END, end_fields(group, sent, COMMIT))[0]["code"] == 0
-        assert usual.ask(HEARTBEAT, {}, heartbeat(group))[0]["code"] == 0
-        check, _ = usual.next_check()
-        assert check["extFields"]["transactionId"] == "asked"
-        assert usual.ask(END, answer_fields(group, check, COMMIT))[0]["code"] == 0
-        bridge.wait_visible(topic, [b"sent", b"asked"])
-    assert bridge.visible(topic) == Counter({b"sent": 1, b"asked": 1})
-
-
 @pytest.mark.long
 def test_a_java_client_that_sends_to_the_port_two_below(bridge: Bridge, door: Door) -> None:
-    """4.9.8 has that option. It cannot send to a door that does not listen there."""
+    """4.9.8 has that option, as clients up to 4.4 do it. It cannot send to a door that does not listen there."""
     topic, flag = topic_of(bridge, "vip"), "-Dcom.rocketmq.sendMessageWithVIPChannel=true"
     with JavaClient("4.9.8", [door], "vip", flag) as client:
         client.transaction(topic, "committed", "commit")

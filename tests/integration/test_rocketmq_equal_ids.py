@@ -15,12 +15,10 @@ from types import SimpleNamespace
 from typing import Self
 
 import pytest
-from txbridge_rocketmq.identity import transaction_id
 
 from tests.support.harness import Bridge, eventually
 from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import (
-    SECRET,
     Client,
     Door,
     GoClient,
@@ -119,32 +117,6 @@ def test_all_attempts_to_send_a_message_are_one_transaction(bridge: Bridge, door
     assert len({one["extFields"]["queueOffset"] for one in told}) == 1
     ids = [dict(one.headers() or ())["UNIQ_KEY"] for one in bridge.read(topic)]
     assert len(set(ids)) == 4
-
-
-def test_a_transaction_of_an_earlier_door_is_decided_and_checked(bridge: Bridge, doors: tuple[Door, Door]) -> None:
-    """Its id had no fingerprint, and the client brings the half offset back twice."""
-    topic, group = topic_of(bridge, "earlier"), "earlier"
-
-    def prepared(key: str) -> dict[str, str]:
-        """The fields with which a client ends a transaction that such a door has prepared."""
-        made = transaction_id(SECRET.encode(), group, key, "")
-        headers = [("ROCKETMQ_UNIQ_KEY", key.encode()), *bridge.half_headers(topic, group, made)]
-        offset = bridge.produce(bridge.names.half, value=key.encode(), headers=headers, partition=1).offset()
-        told = {"producerGroup": group, "transactionId": key, "commitOrRollback": str(COMMIT)}
-        return told | {"commitLogOffset": str(1 << 48 | offset), "tranStateTableOffset": str(offset)}
-
-    with RawClient(doors[0]) as client:
-        assert client.ask(END, prepared("ended"))[0]["code"] == 0
-        prepared("checked")
-        fields = send_fields(group, topic, TRAN_MSG="true", PGROUP=group, UNIQ_KEY="new")
-        client.ask(END, end_fields(group, client.ask(SEND, fields, b"new")[0], COMMIT))
-        client.ask(HEARTBEAT, {}, heartbeat(group))
-        check, _ = client.next_check()
-        while check["extFields"]["msgId"] != "checked":
-            check, _ = client.next_check()
-        client.ask(END, answer_fields(group, check, COMMIT))
-        bridge.wait_visible(topic, [b"ended", b"checked", b"new"])
-    assert bridge.visible(topic) == Counter({b"ended": 1, b"checked": 1, b"new": 1})
 
 
 def test_equal_ids_are_counted_and_named(bridge: Bridge) -> None:

@@ -104,20 +104,6 @@ def test_thousands_of_groups_without_transactions_stop_nobody_and_leave_nothing(
     assert door.events("kafka_connection_lost") == []
 
 
-def test_routes_of_thousands_of_missing_topics_stop_nobody(bridge: Bridge, door: Door) -> None:
-    topic, before = topic_of(bridge, "there"), memory_of(door)
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(RawClient(door)) for _ in range(20)]
-        for number, client in enumerate(clients):
-            for name in made_up(500, f"missing{number}"):
-                client.send(frame(ROUTE, {"topic": name}))
-        send_in_time(door, topic, "one")
-        for client in clients:
-            assert [client.receive()[0]["code"] for _ in range(500)] == [TOPIC_NOT_EXIST] * 500
-    assert memory_of(door) - before < 64
-    assert door.events("kafka_connection_lost") == []
-
-
 @pytest.mark.parametrize(
     ("connections", "hosts", "sent"),
     [(60, 1, 0), (60, 1, 1024 * 1024), (300, 3, 1024 * 1024)],

@@ -3,8 +3,8 @@
 `jars.lock` is what Maven resolves for rocketmq-namesrv, rocketmq-broker and rocketmq-client together, without netty's
 native libraries: netty does the same without them, more slowly. `client-*.lock` names exactly the jars that a producer
 of another version loads, or an application with a Spring starter; `client-spring.lock` those that two starters share.
-`client-codecs.lock` names the jars that a producer loads in addition when it compresses with LZ4 or ZSTD. The format is
-that of `txbridge/embedded/jars.py`.
+`client-codecs.lock` names the jars that a consumer loads in addition, and a producer when it compresses with LZ4 or
+ZSTD. The format is that of `txbridge/embedded/jars.py`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ from txbridge_rocketmq.memory import RequestMemory
 MOST = 1_000_000
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED = 1, 1, 4, 8
-PROTOCOL_ERROR, FLOW_CONTROL_ERROR, COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 1, 3, 9, 11
+PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR = 1, 3, 6
+COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 9, 11
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
@@ -34,13 +35,15 @@ def window(stream: int, added: int) -> bytes:
 
 def begun(stream: int, path: bytes = b"/call", flags: int = END_HEADERS) -> bytes:
     """The start of a call, without HPACK's tables."""
-    return frame(HEADERS, flags, stream, b"\0\5:path" + bytes([len(path)]) + path)
+    return frame(HEADERS, flags, stream, REQUEST[:-6] + bytes([len(path)]) + path)
 
 
 def message(content: bytes) -> bytes:
     return b"\0" + struct.pack(">I", len(content)) + content
 
 
+#: Headers of a call, without HPACK's dynamic table.
+REQUEST = b"\x83\x86\0\5:path\5/call"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
 NO_WINDOW = frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0")
 
@@ -161,7 +164,7 @@ def cut(content: bytes, sizes: list[int]) -> list[bytes]:
 
 SIZES = st.lists(st.integers(1, 40), max_size=20)
 BLOCKS = st.sampled_from(
-    [b"\0\5:path\5/call", b"\0\5:path\7/stream", b"\x40\1a\1b", b"\xbe", b"\x82", b"\x3f\xe1\x1f", b""]
+    [REQUEST, b"\x83\x86\0\5:path\7/stream", b"\x40\1a\1b", b"\xbe", b"\x82", b"\x3f\xe1\x1f", b""]
 )
 CONTENTS = st.one_of(
     BLOCKS,
@@ -240,7 +243,7 @@ def test_whoever_keeps_to_the_rules_gets_all_answers(
     contents = [bytes([length % 256]) * length for length in lengths]
     encoder, sent = Encoder(), b""
     for number, _ in enumerate(contents):
-        block = encoder.encode([(":method", "POST"), (":path", "/call"), ("x-mq-client-id", "me")])
+        block = encoder.encode([(":method", "POST"), (":scheme", "http"), (":path", "/call"), ("x-mq-client-id", "me")])
         first, rest = block[:3], block[3:]
         stream = 2 * number + 1
         sent += frame(HEADERS, 0, stream, first) + frame(CONTINUATION, END_HEADERS, stream, rest)
@@ -307,7 +310,7 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
     "data of no open call": (ENHANCE_YOUR_CALM, begun(3) + frame(DATA, 0, 1, bytes(300)) * 5_000),
     "large headers": (
         ENHANCE_YOUR_CALM,
-        b"".join(frame(HEADERS, END_HEADERS, n, b"\0\5:path\5/call" + LONG * 90) for n in range(1, 201, 2)),
+        b"".join(frame(HEADERS, END_HEADERS, n, REQUEST + LONG * 90) for n in range(1, 201, 2)),
     ),
     "padding alone": (FLOW_CONTROL_ERROR, begun(1) + frame(DATA, PADDED, 1, b"\x3f" + bytes(63)) * 5_000),
     "a header bomb": (
@@ -324,6 +327,12 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
     "frames between headers": (PROTOCOL_ERROR, begun(1, flags=0) + frame(PING, 0, 0, bytes(8))),
     "a continuation of nothing": (PROTOCOL_ERROR, frame(CONTINUATION, END_HEADERS, 1, b"\x82")),
     "a push": (PROTOCOL_ERROR, frame(5, 0, 1)),
+    "a reset of no call": (PROTOCOL_ERROR, frame(RST_STREAM, 0, 7, bytes(4))),
+    "a window of no call": (PROTOCOL_ERROR, window(7, 1)),
+    "a ping of a call": (PROTOCOL_ERROR, begun(1) + frame(PING, 0, 1, bytes(8))),
+    "settings of a call": (PROTOCOL_ERROR, begun(1) + frame(SETTINGS, 0, 1)),
+    "an answer with settings": (FRAME_SIZE_ERROR, frame(SETTINGS, ACK, 0, bytes(6))),
+    "a short reset": (FRAME_SIZE_ERROR, begun(1) + frame(RST_STREAM, 0, 1, bytes(3))),
     "a window that grows by nothing": (PROTOCOL_ERROR, window(0, 0)),
     "data beyond the window": (FLOW_CONTROL_ERROR, begun(1) + frame(DATA, 0, 1, message(b"x" * 16_000)[:16_000]) * 5),
     "windows that are too large": (FLOW_CONTROL_ERROR, window(0, 2**31 - 1)),
@@ -337,6 +346,33 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
 @pytest.mark.parametrize(("reason", "content"), HOSTILE.values(), ids=HOSTILE)
 def test_whoever_breaks_the_rules_is_told_why_and_cut_off(reason: int, content: bytes) -> None:
     assert play([PREFACE + content]).wire.goodbye() == reason
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        REQUEST + b"\0\1A\1a",
+        REQUEST + b"\0\1a\3a\r\n",
+        REQUEST + b"\0\2te\4gzip",
+        REQUEST + b"\0\7upgrade\1a",
+        REQUEST + b"\0\7:status\x03200",
+        REQUEST + b"\x83",
+        b"\0\1a\1a" + REQUEST,
+        b"\x83\x86\0\5:path\0",
+        REQUEST[1:],
+    ],
+    ids=["upper case", "line", "TE", "upgrade", "status", "two methods", "path too late", "no path", "no method"],
+)
+def test_headers_that_break_the_rules_end_their_call_alone(block: bytes) -> None:
+    found = list(play([PREFACE + frame(HEADERS, END_HEADERS, 1, block) + called(3)]).wire.frames())
+    assert (RST_STREAM, 0, 1, struct.pack(">I", PROTOCOL_ERROR)) in found
+    assert (DATA, 0, 3, message(b"x")) in found
+
+
+@pytest.mark.parametrize("again", [REQUEST, b"\0\1a\1a"], ids=["a request", "no end"])
+def test_a_call_has_one_request(again: bytes) -> None:
+    found = play([PREFACE + begun(1) + frame(HEADERS, END_HEADERS, 1, again)]).wire.frames()
+    assert (RST_STREAM, 0, 1, struct.pack(">I", PROTOCOL_ERROR)) in found
 
 
 def test_streams_that_begin_and_end_at_once_are_a_flood() -> None:
@@ -369,7 +405,7 @@ def test_calls_whose_requests_do_not_come_are_told_of_once() -> None:
 
 def test_large_headers_of_calls_that_are_served_are_no_flood() -> None:
     """A mesh of services adds some."""
-    block = b"\0\5:path\5/call" + LONG * 80
+    block = REQUEST + LONG * 80
     calls = [frame(HEADERS, 4, n, block) + frame(DATA, END_STREAM, n, message(b"x")) for n in range(1, 401, 2)]
     assert play([PREFACE, *calls]).wire.goodbye() is None
 
