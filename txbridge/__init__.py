@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from txbridge.client.async_bridge import AsyncBridge
     from txbridge.client.async_producer import AsyncTransactionProducer
     from txbridge.client.bridge import Bridge
-    from txbridge.client.errors import EndTransactionError, OutcomeUnknownError, PrepareError
+    from txbridge.client.errors import AlreadyDoneError, EndTransactionError, OutcomeUnknownError, PrepareError
     from txbridge.client.listener import AsyncTransactionListener, TransactionListener
     from txbridge.client.message import Message, MessageExt
     from txbridge.client.metrics import ClientMetrics
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from txbridge.topics.verify import LayoutError
 
 __all__ = [
+    "AlreadyDoneError",
     "Announcement",
     "AsyncBridge",
     "AsyncTransactionListener",
@@ -56,7 +57,7 @@ _HOMES = {
         "client.async_bridge": "AsyncBridge",
         "client.async_producer": "AsyncTransactionProducer",
         "client.bridge": "Bridge",
-        "client.errors": "EndTransactionError OutcomeUnknownError PrepareError",
+        "client.errors": "AlreadyDoneError EndTransactionError OutcomeUnknownError PrepareError",
         "client.listener": "AsyncTransactionListener TransactionListener",
         "client.message": "Message MessageExt",
         "client.metrics": "ClientMetrics",

@@ -89,6 +89,8 @@ class DjangoTransactionListener(BarrierListener):
             with self._open_transaction():
                 earlier_error = connection.rollback_exc
                 xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
+                if course.once is not None:
+                    self._write_row(course.once, message.transaction_id[:16], message.born_timestamp)
                 course.stage = Stage.OPEN
                 try:
                     with connection.execute_wrapper(_refuse_after_the_end):
@@ -177,6 +179,9 @@ class DjangoTransactionListener(BarrierListener):
         with self._open_transaction():
             self._bound_waits()
             return self._rows_by_id(*ids)
+
+    def _read_ids(self, least: str, greatest: str) -> list[str]:
+        return list(self._all_rows().filter(id__range=(least, greatest)).values_list("id", flat=True))
 
     def _rows_by_id(self, *ids: str) -> dict[str, str]:
         return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))

@@ -62,7 +62,7 @@ def is_connected() -> bool:
     return get_producer().is_connected
 
 
-def announce(*messages: Message) -> AbstractContextManager[Announcement[None]]:
+def announce(*messages: Message, once: str | None = None) -> AbstractContextManager[Announcement[None]]:
     """Announce what the block does: the messages are delivered if, and only if, its transaction is committed.
 
     The block is `transaction.atomic()` of the database of the settings, and all is as Bridge.announce says. An
@@ -78,7 +78,7 @@ def announce(*messages: Message) -> AbstractContextManager[Announcement[None]]:
 
     """
     require_own_transaction(valid_options().database)
-    return get_producer().announce(*messages)
+    return get_producer().announce(*messages, once=once)
 
 
 @receiver(setting_changed)

@@ -162,7 +162,11 @@ class SqlTransactionListener(BarrierListener[G]):
     def _open_row(self, message: MessageExt) -> Iterator[Opened[G]]:
         known = Known() if self.forwarding is None else self.forwarding.known
         with begin(self._opener, transactions, message.course) as work:
-            work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
+            rows = [row_of(message.transaction_id, COMMITTED, message.born_timestamp)]
+            if message.course.once is not None:
+                # After the row for checks: it waits for another transaction with the key. Both go with one purge.
+                rows.append(row_of(message.course.once, message.transaction_id[:16], message.born_timestamp))
+            work.write_row(*rows)
             if self.forwarding is not None and message.has_half:
                 self.forwarding.require_direct(work.connection, message, known)
             opened = Opened[G](message, (work.given,), None if self.forwarding is None else [])
@@ -189,6 +193,12 @@ class SqlTransactionListener(BarrierListener[G]):
         with begin(self._opener, transactions) as work:
             self._set_time_limits(work.connection)
             return _read_rows(work.connection, *ids)
+
+    def _read_ids(self, least: str, greatest: str) -> list[str]:
+        ids = select(transactions.c.id).where(transactions.c.id.between(least, greatest))
+        with begin(self._opener, transactions) as work:
+            self._set_time_limits(work.connection)
+            return list(ask(work.connection, ids).scalars())
 
     def _isolation_level(self, connection: Connection) -> str | None:
         """The isolation level; None if the dialect does not report it."""

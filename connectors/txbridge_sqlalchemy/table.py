@@ -79,19 +79,19 @@ class SqlPurgedTable(PurgedTable):
             found: int | None = ask(connection, times.offset(skipped).limit(1)).scalar()
         return found
 
-    def delete_rows(self, start: int, before: int, state: str | None) -> int:
+    def delete_rows(self, start: int, before: int, kept: str | None) -> int:
         with self.engine.begin() as connection:
-            return connection.execute(delete(self.table).where(*self._range(start, before, state))).rowcount
+            return connection.execute(delete(self.table).where(*self._range(start, before, kept))).rowcount
 
-    def count_rows(self, start: int, before: int, state: str | None) -> int:
-        counted = select(func.count()).select_from(self.table).where(*self._range(start, before, state))
+    def count_rows(self, start: int, before: int, kept: str | None) -> int:
+        counted = select(func.count()).select_from(self.table).where(*self._range(start, before, kept))
         with self.engine.connect() as connection:
             return int(ask(connection, counted).scalar_one())
 
-    def _range(self, start: int, before: int, state: str | None) -> list[ColumnElement[Any]]:
+    def _range(self, start: int, before: int, kept: str | None) -> list[ColumnElement[Any]]:
         columns = self.table.c
         within: list[ColumnElement[Any]] = [columns.created_at >= start, columns.created_at < before]
-        return within if state is None else [*within, columns.state == state]
+        return within if kept is None else [*within, columns.state != kept]
 
 
 def row_of(transaction_id: str, state: str, born: int | None) -> Row:

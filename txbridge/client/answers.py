@@ -86,3 +86,5 @@ class Course:
     """The course of the local transaction of a message. Its copies share it."""
 
     stage: Stage = Stage.BEFORE
+    #: Id of the row that its key has (`announce(once=...)`).
+    once: str | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
+from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.checks.calls import LoopChecks
@@ -115,17 +116,21 @@ class AsyncBridge(Generic[G]):
         return self
 
     @asynccontextmanager
-    async def announce(self, *messages: Message) -> AsyncIterator[Announcement[G]]:
+    async def announce(self, *messages: Message, once: str | None = None) -> AsyncIterator[Announcement[G]]:
         """Announce what the block does, as Bridge.announce says, with `async with`.
 
         A cancelled task gets CancelledError and nothing else. Before the COMMIT is sent, that rolls back; afterwards a
         check decides.
         """
         message = announced(self, messages, self._options)
+        key = once_row_id(self.group, once)
+        if key is not None and (looking := self._listener.refuse_repeat(key)) is not None:
+            await looking
         tx = None
         try:
             async with self._attempt(message) as attempt:
                 tx = Announcement[G](attempt)
+                attempt.given.course.once = key
                 async with opened_by(self._listener, attempt.given) as opened:
                     yield tx.begin_body(opened)
                 tx.end_body()

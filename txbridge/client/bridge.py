@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
+from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
@@ -123,7 +124,7 @@ class Bridge(Generic[G]):
         return self
 
     @contextmanager
-    def announce(self, *messages: Message) -> Iterator[Announcement[G]]:
+    def announce(self, *messages: Message, once: str | None = None) -> Iterator[Announcement[G]]:
         """Announce what the block does: the messages are delivered if, and only if, its transaction is committed.
 
         Kafka stores the messages first, as one half message. Leaving the block normally commits. An exception rolls
@@ -133,9 +134,14 @@ class Bridge(Generic[G]):
 
         It does not wait for the acknowledgement of the decision: `flush` does.
 
+        `once` names what is done, as a request that may come again. The database keeps this key of the group in the
+        same transaction, so of all blocks with one key, in any process, one is committed. A rollback leaves no key.
+
         Raises:
-            UsageError: The messages cannot be sent, or this is in the block of another announcement of this bridge,
-                whose transaction would not be the same one. The body was not run.
+            AlreadyDoneError: The key was committed before, by the transaction that the error names. If another block
+                with this key still runs, this one waits for its end.
+            UsageError: The messages cannot be sent, the bridge has no SQL for `once`, or this is in the block of
+                another announcement of this bridge, whose transaction would not be the same one. The body was not run.
             PrepareError: Kafka did not acknowledge the half message. The body was not run, and trying again is safe.
                 With an outbox the messages are stored instead.
             LayoutError, EnvironmentProblemError: This call starts the bridge, and the start fails as in `start`.
@@ -144,10 +150,13 @@ class Bridge(Generic[G]):
         """
         message = announced(self, messages, self._options)
         runtime = self._life.runtime or self._life.start_client()
+        if (key := once_row_id(self.group, once)) is not None:
+            self._listener.refuse_repeat(key)
         running, tx = calling(self), None
         try:
             with running, self._attempt(runtime, running, message) as attempt:
                 tx = Announcement[G](attempt)
+                attempt.given.course.once = key
                 with self._listener.open_transaction(attempt.given) as opened:
                     yield tx.begin_body(opened)
                 tx.end_body()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Looks a transaction up: whether it is committed, None if nobody knows yet.
 Check: TypeAlias = Callable[[MessageExt], bool | None]
+_NO_KEYS = "once needs a bridge with SQL, whose table has the keys: one of txbridge_sqlalchemy, or Django's announce"
 AsyncCheck: TypeAlias = Check | Callable[[MessageExt], Awaitable[bool | None]]
 
 
@@ -75,6 +76,13 @@ class TransactionListener(ABC, Generic[G]):
         A listener that wraps one of txbridge's passes the call on.
         """
         return nullcontext(Opened(message))
+
+    def refuse_repeat(self, row_id: str) -> None:  # noqa: ARG002  listeners with SQL use it
+        """Raise AlreadyDoneError if a transaction has committed this row of a key. Only listeners with SQL know.
+
+        A listener that wraps one of txbridge's passes the call on.
+        """
+        raise UsageError(_NO_KEYS)
 
     def barrier_id(self) -> str | None:
         """Identity of the barrier table for the next half message; None if the listener has none.
@@ -244,6 +252,10 @@ class AsyncTransactionListener(ABC, Generic[G]):
     def open_transaction(self, message: MessageExt) -> AbstractAsyncContextManager[Opened[G]]:
         """Return the local transaction around the body of an announcement, as in TransactionListener."""
         return nullcontext(Opened(message))
+
+    def refuse_repeat(self, row_id: str) -> Awaitable[None] | None:  # noqa: ARG002  as above
+        """Raise AlreadyDoneError, as in TransactionListener."""
+        raise UsageError(_NO_KEYS)
 
     def barrier_id(self) -> Awaitable[str | None] | str | None:
         """Identity of the barrier table for the next half message, as in TransactionListener. It must not block."""

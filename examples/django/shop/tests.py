@@ -21,6 +21,7 @@ from txbridge_django.models import Transaction
 
 from shop.models import Order
 from txbridge import (
+    AlreadyDoneError,
     LocalTransactionState,
     Message,
     MessageExt,
@@ -439,6 +440,20 @@ class Announcements(TransactionTestCase):
         self.assertEqual((tx.is_committed, Order.objects.count()), (True, 1))
         self.bridge.advance(20)
         self.assertEqual(self.announced(), [b"A1", b"reminder"])
+
+    def test_a_key_is_done_once(self):
+        with announce(Message(settings.TOPIC, "A1"), once="order A1") as tx:
+            Order.objects.create(number="A1")
+        with self.assertRaises(AlreadyDoneError) as raised, announce(Message(settings.TOPIC, "A1"), once="order A1"):
+            self.fail("the block was run")
+        self.assertEqual(raised.exception.transaction_id, tx.transaction_id)
+        # As it is if the other one was committed between the look and the transaction.
+        looked = patch.object(
+            DjangoTransactionListener, "refuse_repeat", side_effect=[None, AlreadyDoneError(tx.transaction_id)]
+        )
+        with looked, self.assertRaises(AlreadyDoneError), announce(Message(settings.TOPIC, "A1"), once="order A1"):
+            self.fail("the block was run")
+        self.assertEqual((self.announced(), self.bridge.list_pending()), ([b"A1"], []))
 
     def test_an_exception_comes_out_and_set_rollback_is_one(self):
         for error, fails in ((KeyError("A1"), None), (Rollback, transaction.set_rollback)):

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import delete, event, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
-from txbridge_sqlalchemy import LostTransactionError, Outbox, SqlBridge, create_outbox
+from txbridge_sqlalchemy import LostTransactionError, Outbox, SqlBridge, create_outbox, purge, transactions
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX
 
 from tests.support.announcer import Announcer
 from tests.support.sql_application import order_ids, orders, state_of
 from tests.support.sql_service import FORMS
-from txbridge import AsyncBridge, Bridge, Message, OutcomeUnknownError, PrepareError, SendStatus, UsageError
+from txbridge import (
+    AlreadyDoneError,
+    AsyncBridge,
+    Bridge,
+    Message,
+    OutcomeUnknownError,
+    PrepareError,
+    SendStatus,
+    UsageError,
+)
+from txbridge.client.message import now_ms
 from txbridge.testing.memory import ClientCrashError, CrashPoint, MemoryBridge, TransactionState
 
 MESSAGE = Message("orders", b"placed", key=b"1")
@@ -150,6 +164,9 @@ def test_mistakes_are_told_before_anything_is_sent(announcer, memory):
     with pytest.raises(UsageError, match="topic"):
         announcer.announce(place, Message("", b""))
     assert memory.list_pending() == []
+    for key in ("", 1):
+        with pytest.raises(UsageError, match="once takes the text"):
+            announcer.announce(place, MESSAGE, once=key)
     with pytest.raises(UsageError, match="needs a bridge with an outbox"):
         announcer.announce(lambda _, tx: tx.add(MESSAGE), MESSAGE)
     assert memory.read_fate(announcer.tx) is TransactionState.ROLLED_BACK
@@ -243,6 +260,88 @@ def test_with_both_the_outbox_stores_what_kafka_does_not_take(url, engine, form,
     assert values(memory) == [b"placed"]
     assert [row[:2] for row in rows_of_outbox(engine)] == [("bills", b"1"), ("orders", b"placed")]
     announcer.close()
+
+
+def test_p4_a_key_that_was_committed_is_told_before_anything_is_sent(engine, announcer, memory):
+    with pytest.raises(KeyError):
+        announcer.announce(lambda *_: {}["x"], MESSAGE, once="request 1")
+    first = announcer.announce(place, MESSAGE, once="request 1").transaction_id
+    for is_purged in (False, True):
+        with pytest.raises(AlreadyDoneError, match=first[:8]) as raised:
+            announcer.announce(place, MESSAGE, once="request 1")
+        assert raised.value.transaction_id == (first[:16] if is_purged else first)
+        with engine.begin() as connection:
+            connection.execute(delete(transactions).where(transactions.c.id == first))
+    # There are the half messages of the first two calls.
+    assert announcer.announce(lambda *_: None, MESSAGE, once="request 2").half_offset == 2
+    assert (order_ids(engine), values(memory)) == ([1], [b"placed"] * 2)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("ends", ["commits", "rolls back"])
+def test_p4_of_two_blocks_with_a_key_one_is_committed(url, engine, form, announcer, memory, ends):
+    other, has_come = Announcer(url, form, memory.settings), threading.Event()
+
+    def note(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT INTO txbridge_transactions"):
+            has_come.set()
+
+    event.listen(other.engine, "before_cursor_execute", note)
+
+    def run(work, tx):
+        place(work, tx)
+        second.append(pool.submit(other.announce, place, Message("orders", b"second"), once="1"))
+        assert has_come.wait(60)
+        if ends == "rolls back":
+            raise KeyError
+
+    second = []
+    with ThreadPoolExecutor() as pool:
+        with nullcontext() if ends != "rolls back" else pytest.raises(KeyError):
+            first = announcer.announce(run, MESSAGE, once="1").transaction_id
+        if ends == "rolls back":
+            second[0].result(60)
+        else:
+            with pytest.raises(AlreadyDoneError) as raised:
+                second[0].result(60)
+            assert raised.value.transaction_id == first
+    assert values(memory) == [b"second" if ends == "rolls back" else b"placed"]
+    assert (order_ids(engine), memory.list_pending()) == ([1], [])
+    other.close()
+
+
+def test_a_key_of_a_process_that_has_died_is_done_once(url, engine, announcer, memory, form):
+    memory.crash_at(CrashPoint.EXECUTED)
+    with pytest.raises(ClientCrashError):
+        announcer.announce(place, MESSAGE, once="1")
+    heir = Announcer(url, form, memory.settings)
+    with pytest.raises(AlreadyDoneError):
+        heir.announce(place, MESSAGE, once="1")
+    heir.let_checks_be_due(memory)
+    assert (order_ids(engine), values(memory)) == ([1], [b"placed"])
+    heir.close()
+
+
+def test_a_key_is_kept_as_long_as_the_row_of_its_transaction(engine, announcer):
+    announcer.announce(lambda *_: None, MESSAGE, once="1")
+    young, two_hours = now_ms() + 1, 2 * 3_600_000
+    with engine.begin() as connection:
+        connection.execute(
+            update(transactions).where(transactions.c.created_at < young).values(created_at=young - two_hours)
+        )
+        connection.execute(insert(transactions).values(id="young", state="committed", created_at=young))
+    assert purge(engine, timedelta(hours=3)) == 0
+    with pytest.raises(AlreadyDoneError):
+        announcer.announce(lambda *_: None, MESSAGE, once="1")
+    assert purge(engine, timedelta(hours=1)) == 2
+    announcer.announce(lambda *_: None, MESSAGE, once="1")
+
+
+def test_a_key_without_kafka(engine, outbox_alone):
+    first = outbox_alone.announce(place, MESSAGE, once="1").transaction_id
+    with pytest.raises(AlreadyDoneError) as raised:
+        outbox_alone.announce(place, MESSAGE, once="1")
+    assert (raised.value.transaction_id, order_ids(engine), len(rows_of_outbox(engine))) == (first, [1], 1)
 
 
 async def test_a_blocking_transaction_is_refused_on_a_loop(engine, memory):
