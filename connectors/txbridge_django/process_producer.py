@@ -36,7 +36,9 @@ def get_producer() -> TransactionProducer:
             # Imported here, because models can be imported only when all apps are ready.
             from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
 
-            listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
+            listener = DjangoTransactionListener(
+                options.database, options.check_wait, options.patience, has_kafka=options.kafka is not None
+            )
             listener.verify()
             made = TransactionProducer(
                 options.group,
@@ -66,7 +68,8 @@ def announce(*messages: Message, once: str | None = None) -> AbstractContextMana
     """Announce what the block does: the messages are delivered if, and only if, its transaction is committed.
 
     The block is `transaction.atomic()` of the database of the settings, and all is as Bridge.announce says. An
-    exception rolls back, and comes out; `set_rollback` raises `Rollback` at the end.
+    exception rolls back, and comes out; `set_rollback` raises `Rollback` at the end. Without KAFKA in the settings, the
+    messages and those of `tx.add` are rows of the outbox.
 
     Raises:
         UsageError: the message or the settings cannot work, or this was called on an event loop. Or it was called

@@ -138,5 +138,5 @@ async def announcements() -> None:
 
 def errors() -> list[type[TxBridgeError]]:
     print(Rollback("too expensive"))
-    ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError]
+    ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError, AlreadyDoneError]
     return [*ours, LayoutError, EnvironmentProblemError, KafkaUnreachableError]

@@ -35,7 +35,7 @@ class TransactionProducer(Bridge[G]):
         self,
         group: str,
         listener: TransactionListener[G],
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | None,
         *,
         execute_thread_pool_max_size: int = 1,
         check_thread_pool_max_size: int = 1,

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import StringIO
 from unittest.mock import patch
 
@@ -480,9 +480,50 @@ class Announcements(TransactionTestCase):
 
 
 class Inside(TestCase):
-    def test_a_test_case_is_a_transaction_of_its_own(self):
-        with self.assertRaisesRegex(UsageError, "in tests use TransactionTestCase"):
-            announce(Message("orders", b"v"))
+    """A test case is a transaction of its own: what is committed within it is so for the test."""
+
+    def setUp(self):
+        self.bridge = self.enterContext(MemoryBridge())
+        self.bridge.relay(outbox.take_rows)
+
+    def announce_twice(self):
+        with announce(Message("orders", "A1", key="A1"), once="A1"):
+            Order.objects.create(number="A1")
+        with self.assertRaises(AlreadyDoneError), announce(Message("orders", "A1"), once="A1"):
+            self.fail("the block was run")
+        with self.assertRaises(KeyError), announce(Message("orders", "A2")):
+            Order.objects.create(number="A2")
+            raise KeyError
+        self.assertEqual(Order.objects.count(), 1)
+
+    def test_announcements_by_kafka(self):
+        with override_settings(TXBRIDGE={**settings.TXBRIDGE, "KAFKA": self.bridge.settings}):
+            self.bridge.lose_decision()
+            self.announce_twice()
+            self.bridge.assert_announced("orders", count=0)
+            self.bridge.let_checks_be_due()
+            self.bridge.assert_announced("orders", "A1")
+
+    def test_announcements_by_the_outbox_need_no_kafka(self):
+        with override_settings(TXBRIDGE={}):
+            self.announce_twice()
+            for error in (None, KeyError, Rollback):
+                with self.assertRaises(error) if error else nullcontext(), announce() as tx:
+                    order = Order.objects.create(number=f"B{error}")
+                    tx.add(Message("bills", f"{order.pk}", delay=20))
+                    if error is KeyError:
+                        raise KeyError
+                    transaction.set_rollback(error is Rollback)
+            with transaction.atomic():
+                outbox.add(Message("orders", '{"id": 3}'))
+        self.bridge.assert_announced("orders", "A1", key="A1")
+        self.bridge.assert_announced("orders", count=2)
+        self.bridge.assert_announced("orders", {"id": 3})
+        self.bridge.assert_announced("bills", count=0)
+        self.bridge.advance(20)
+        self.bridge.assert_announced("bills", str(Order.objects.get(number="BNone").pk))
+        with override_settings(TXBRIDGE={}), self.assertRaisesRegex(CommandError, "nobody asks about rows"):
+            call_command("txbridge_answer_checks")
 
 
 class Settings(TransactionTestCase):

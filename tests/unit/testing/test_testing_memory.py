@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import Engine, create_engine
-from txbridge_sqlalchemy import Outbox, SqlTransactionListener, create_outbox, create_table
+from txbridge_sqlalchemy import Outbox, SqlBridge, SqlTransactionListener, create_outbox, create_table
 
 from tests.support.apis import APIS, Asyncio
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers, AsyncCommits
@@ -25,6 +27,7 @@ from txbridge import (
     TransactionProducer,
     UsageError,
 )
+from txbridge.asgi import EXCEPTION_HANDLERS
 from txbridge.errors import KafkaUnreachableError
 from txbridge.testing.memory import CheckPolicy, ClientCrashError, CrashPoint, MemoryBridge, TransactionState
 
@@ -172,6 +175,74 @@ def test_an_outbox_takes_messages_while_kafka_is_away(bridge, engine):
     assert result.send_status is SendStatus.SEND_OK
     assert values(bridge) == [b"value"]
     assert set(threading.enumerate()) == threads
+
+
+def test_rows_of_an_outbox_are_delivered_once_in_their_order_at_their_times(bridge, engine):
+    create_outbox(engine)
+    outbox = Outbox()
+    bridge.relay(partial(outbox.take_rows, engine))
+    with SqlBridge("orders", engine, outbox=outbox) as alone:
+        with pytest.raises(KeyError), alone.announce(MESSAGE):
+            raise KeyError
+        with alone.announce(Message("orders", "first", key="1", headers={"a": b"\xff"})) as tx:
+            tx.add(Message("orders", "later", delay=30), Message("orders", "second", partition=0, timestamp=10**12))
+    with pytest.raises(AssertionError) as raised:
+        bridge.assert_announced("orders", "first", key="2")
+    assert str(raised.value).splitlines() == [
+        "orders key='2' value='first': 0 and not 1. Announced:",
+        "  orders: key=b'1' value=b'first'",
+        "  orders: key=None value=b'second'",
+        raised.value.args[0].splitlines()[-1],
+    ]
+    assert re.fullmatch("  orders: waits (30|29\\.[0-9]+) s", raised.value.args[0].splitlines()[-1])
+    [first] = bridge.assert_announced("orders", "first", key="1")
+    assert ("a", b"\xff") in first.headers()
+    assert values(bridge) == [b"first", b"second"]
+    bridge.advance(30)
+    assert values(bridge) == [b"first", b"second", b"later"]
+    assert outbox.take_rows(engine) == []
+    with MemoryBridge() as empty, pytest.raises(AssertionError, match="Announced:\n  nothing"):
+        empty.assert_announced("orders")
+
+
+def test_a_row_comes_after_the_decision_that_was_lost_before_it(bridge, engine):
+    create_outbox(engine)
+    outbox = Outbox()
+    bridge.relay(partial(outbox.take_rows, engine))
+    with SqlBridge("orders", engine, bridge.settings, outbox=outbox) as both:
+        bridge.lose_decision()
+        for number in range(3):
+            with both.announce(Message("orders", f"{number}", key="1")):
+                bridge.stop() if not number else None
+        assert values(bridge) == []
+        bridge.start()
+        assert values(bridge) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+@pytest.mark.parametrize("point", [CrashPoint.PREPARED, CrashPoint.EXECUTED, CrashPoint.DECIDED])
+def test_a_process_dies_within_a_request_of_a_test_client(bridge, engine, point):
+    from fastapi.testclient import TestClient  # it warns when it is imported
+
+    def request():
+        sql = SqlBridge("orders", engine, bridge.settings, patience=0)
+        service = FastAPI(lifespan=sql.lifespan, exception_handlers=EXCEPTION_HANDLERS)
+
+        @service.post("/")
+        def place():
+            with sql.announce(Message("orders", '{"id": 1}'), once="1"):
+                return "placed"
+
+        with TestClient(service) as client:
+            answer = client.post("/")
+            bridge.advance(60)
+            return answer.json()
+
+    bridge.crash_at(point)
+    with pytest.raises(ClientCrashError):
+        request()
+    assert ("done" in request()) is (point is not CrashPoint.PREPARED)
+    bridge.assert_announced("orders", {"id": 1})
 
 
 def test_what_a_check_raises_is_raised_to_the_test(bridge):

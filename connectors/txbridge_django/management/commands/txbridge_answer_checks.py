@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from txbridge.errors import TxBridgeError
+from txbridge_django.conf import valid_options
 from txbridge_django.process_producer import get_producer
 
 
@@ -24,6 +25,8 @@ class Command(BaseCommand):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: ended.set())
         try:
+            if valid_options().kafka is None:
+                raise CommandError("TXBRIDGE has no KAFKA: nobody asks about rows of the outbox")
             producer = get_producer()
         except TxBridgeError as error:
             raise CommandError(str(error)) from None
