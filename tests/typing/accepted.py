@@ -9,6 +9,7 @@ from typing import Any, assert_type
 from prometheus_client import CollectorRegistry
 
 from txbridge import (
+    AlreadyDoneError,
     Announcement,
     AsyncBridge,
     AsyncTransactionListener,

@@ -107,9 +107,9 @@ class Bridge(Generic[G]):
     def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the bridge runs already.
 
-        With `start_without_kafka`, or if the listener has an outbox, the call returns after 5 s without an answer of
-        Kafka, and the bridge goes on trying. Meanwhile sends raise PrepareError at once, or store their messages.
-        What is found wrong later (LayoutError) is raised by the sends that are not stored, and logged.
+        With `start_without_kafka`, or an outbox, it returns after 5 s without an answer of Kafka, and the bridge goes
+        on trying. Meanwhile sends raise PrepareError at once, or store their messages. What is found wrong later
+        (LayoutError) is logged, and raised by the sends that are not stored.
 
         Raises:
             LayoutError: The internal topics are not as the protocol needs them.
@@ -191,16 +191,12 @@ class Bridge(Generic[G]):
         """Cancel a transaction of the group that is committed and not delivered yet, because its time has not come.
 
         `transaction` is the `tx` of its announcement, a result, or its id, which any process of the group may name. The
-        worker answers, so the result says what happened. If the delivery is under way, either the transaction is
-        cancelled and never delivered, or it is too late. `reason` is for people: the copy in the discard topic, OP and
-        the audit show it.
-
-        Blocks until the worker has answered, some 50 ms, and at most `timeout` seconds (None: no limit). RocketMQ has
-        no such call for transactional messages; it recalls delayed ones.
+        worker answers what has happened, in some 50 ms, and at most `timeout` seconds (None: no limit). `reason` is for
+        people: the copy in the discard topic, OP and the audit show it.
 
         Raises:
-            UsageError: This is no transaction id, there is no reason, or the message is in the outbox.
-                Also in a callback of the bridge. Nothing was sent.
+            UsageError: No transaction id, no reason, a message in the outbox, or a call of a callback. Nothing was
+                sent.
             TimeoutError: No worker has answered within `timeout`. The text says whether the command stands in END: then
                 it is applied when a worker runs.
             EndTransactionError: Kafka did not acknowledge the command.
@@ -215,14 +211,9 @@ class Bridge(Generic[G]):
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
-        `timeout` is in seconds. With None it waits as long as the client tries to send the ENDs (30 s for each END
-        record), and as long as the local transactions of submitted messages take. Returns the number of transactions
-        that are not settled. An END that was given up is settled.
-
-        Raises:
-            UsageError: The caller is the local transaction of a submitted message, or a callback in a thread that
-                `flush` would wait for. Also after a fork.
-
+        At most `timeout` seconds. With None as long as the client tries to send the ENDs (30 s for each record) and
+        submitted local transactions take. Returns how many transactions are not settled. One whose END was given up is.
+        Raises UsageError after a fork, and in a thread that it would wait for.
         """
         runtime = self._life.runtime
         if runtime is None:
@@ -241,17 +232,12 @@ class Bridge(Generic[G]):
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those of a
-        half partition one after another. The worker's checks decide the transactions that are not done by then.
-        A start that is under way is given up.
+        At most `timeout` seconds; None: as long as these take. Each END record is tried for 30 s, and those of a half
+        partition one after another. Checks decide what is not done by then. A start that is under way is given up.
 
-        Another call does nothing, unless a signal interrupted the first one. Then it goes on. In a forked child the
-        call does nothing.
-
-        Raises:
-            UsageError: The caller is the block of an announcement, a check, a signal handler that interrupts one, or a
-                callback in a thread of the bridge (`error_cb`, `stats_cb`). `close` would wait for these.
-
+        Another call does nothing, unless a signal interrupted the first one; nor does one in a forked child. Raises
+        UsageError in the block of an announcement, a check and a callback (`error_cb`, `stats_cb`), for which it would
+        wait.
         """
         if self._life.is_of_another_process():
             return

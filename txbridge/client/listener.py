@@ -52,12 +52,11 @@ class TransactionListener(ABC, Generic[G]):
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
         """Run the local transaction of a send. Kafka has stored the half message.
 
-        It runs in the thread that sends. For a submitted message it runs in the producer's pool, for an
+        It runs in the thread that sends; for a submitted message in the producer's pool, for an
         AsyncTransactionProducer in the loop's default executor.
 
-        It returns a state, and may raise `Rollback` to roll back with a reason. None and any other exception count as
-        unknown. An exception is not raised again: the result has it as `local_exception`, and its text goes to the
-        worker as the remark.
+        It returns a state; True commits, and False rolls back. `Rollback` rolls back with a reason. None and any other
+        exception count as unknown. The result has the exception as `local_exception`, and the worker its text.
         """
 
     @abstractmethod
@@ -65,9 +64,8 @@ class TransactionListener(ABC, Generic[G]):
         """Look up the outcome of the local transaction `message.transaction_id`.
 
         It runs in the producer's pool, for an AsyncTransactionProducer in the loop's default executor. The worker may
-        ask any process of the producer group, even one that never ran this transaction. None and an exception count as
-        unknown, and the worker will ask again; `Rollback` rolls back with its reason. True commits, and False rolls
-        back.
+        ask any process of the group. After None and an exception it asks again; `Rollback` rolls back with its reason.
+        True commits, and False rolls back.
         """
 
     def open_transaction(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:

@@ -85,15 +85,10 @@ class TransactionSendResult(_Sent):
     """A half message that is stored, with the outcome of its local transaction."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has acknowledged the END.
+        """Wait until Kafka has acknowledged the END. Soon after, the worker has applied it.
 
-        `timeout` is in seconds. With None it waits as long as the client tries to send the END, 30 s for each record. A
-        committed message becomes visible soon after, when the worker has applied the END.
-
-        Raises:
-            EndTransactionError: The END was given up.
-            TimeoutError: Kafka has not acknowledged the END within `timeout`.
-
+        Raises EndTransactionError if the END was given up, and TimeoutError after `timeout` seconds. None: as long as
+        the client tries to send it, 30 s for each record.
         """
         self.end.result(timeout)
 
