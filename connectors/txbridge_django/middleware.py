@@ -10,10 +10,7 @@ from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, Prepar
 
 
 class AnnouncementErrors:
-    """A middleware: 503 for PrepareError, with Retry-After; 503 for OutcomeUnknownError, 200 for AlreadyDoneError.
-
-    The last two with the short id of the transaction.
-    """
+    """A middleware: 503 for PrepareError, with Retry-After, and OutcomeUnknownError; 200 for AlreadyDoneError."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

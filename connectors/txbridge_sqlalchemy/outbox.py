@@ -29,9 +29,6 @@ class Outbox:
         notify: Wake the relay at each commit on PostgreSQL, by NOTIFY. Messages become visible some 20 ms sooner at the
             median. Commits with a NOTIFY follow one another, which halves the rate of a busy database.
 
-    Raises:
-        UsageError: The table has not the columns of `txbridge_outbox`.
-
     """
 
     def __init__(self, table: OutboxTable = OUR_OUTBOX, *, notify: bool = False) -> None:

@@ -138,20 +138,14 @@ class OutcomeTable(SqlPurgedTable, PurgedBarrierTable):
 def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = PURGE_BATCH) -> int:
     """Delete old rows, and return how many. Run it once a day or so, from anywhere: `txbridge purge` does it, too.
 
-    It is safe at any time, and any number may run at once. A check of a message whose row may be deleted is answered
-    "unknown" and not "rolled back". So no committed message is lost, but a person has to decide such a message.
-    txbridge/client/barrier_purge.py has the proof. Rows "rolled back" stay for 36 days at least. A process from
-    before the mark must not answer checks meanwhile (docs/upgrading.md).
+    It is safe at any time, and any number may run at once: docs/sqlalchemy.md. A check of a message whose row may be
+    deleted is answered "unknown", and a person has to decide. Keys (`once`) go with the rows of their transactions.
 
     Args:
         engine: of the database with the table.
         older_than: age of the messages, an hour at least, counted from the newest row. By default the retention of the
-            half topic (7 days) and a day. From a quiet topic a message may be resumed for up to 14 days: docs.
-        batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
-            SQLite.
-
-    Raises:
-        UsageError: `older_than` is less than an hour, or `batch` is not positive.
+            half topic (7 days) and a day.
+        batch: rows of one database transaction. Small ones keep locks short.
 
     """
     require_least_age(older_than)

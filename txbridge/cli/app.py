@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import dev, doctor, kafka, operations, purge, rocketmq, service, topics
+from txbridge.cli import dev, doctor, kafka, operations, rocketmq, service, topics
 from txbridge.cli.audit_options import AuditOptions
 from txbridge.cli.options import SOURCES, ClusterOptions, spread
 from txbridge.errors import needs
@@ -97,5 +97,5 @@ _COMMANDS = {
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=SOURCES)(_command)
 # These take none of the options about the cluster.
-app.command("purge")(purge.purge)
+app.command("purge")(service.purge)
 app.command("demo")(dev.demo)

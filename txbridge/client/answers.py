@@ -60,8 +60,8 @@ class RolledBackByCheck(Rollback):
     """Raised by a listener whose local transaction finds that a check has rolled it back already."""
 
 
-#: What a local transaction returns. None is unknown, as in RocketMQ.
-Answer: TypeAlias = LocalTransactionState | Stored | None
+#: What a listener returns. None is unknown, as in RocketMQ; True commits, and False rolls back.
+Answer: TypeAlias = LocalTransactionState | Stored | bool | None
 
 
 class Stage(Enum):

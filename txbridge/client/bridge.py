@@ -33,16 +33,15 @@ if TYPE_CHECKING:
 class Bridge(Generic[G]):
     """Announces on Kafka what transactions do, and answers the worker's checks. Thread-safe.
 
-    Use it as a context manager, or call `close` at the end. `start`, the `with` statement or the first announcement
-    starts it. After a fork, create a new one in the child.
+    `start`, the `with` statement or the first announcement starts it; `close` or the end of `with` ends it. After a
+    fork, create a new one in the child.
 
     Args:
         group: The producer group. Any process of the group may be asked about these transactions. 1 to 200 characters
             of A-Z a-z 0-9 . _ -
-        check: Looks a transaction up: called with the message, whose `transaction_id` the body has stored with its
-            data. It returns True if they are committed, False if they are not and never will be, None if nobody knows
-            yet. It may be called in any process of the group, several times. `txbridge_sqlalchemy` has bridges that
-            need none. A TransactionListener is taken, too.
+        check: Looks a transaction up, by the `transaction_id` of the message that it gets. It returns True if its data
+            is committed, False if it is not and never will be, None if nobody knows yet. It may be called in any
+            process of the group, several times. A TransactionListener is taken, too.
         settings: Properties of librdkafka by its own names; at least `bootstrap.servers`. They apply to every
             connection. `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's
             sendMsgTimeout). None: no Kafka. Then the check is a listener with an outbox.
@@ -54,15 +53,10 @@ class Bridge(Generic[G]):
             checkRequestHoldMax). The others stay in Kafka; RocketMQ drops them.
         start_timeout (float): Seconds to wait for Kafka at the start, by default 30.
         start_without_kafka (bool): Let a service start while Kafka is away, and connect later (see `start`).
-        timer_max_delay (float): Longest delay of a message, in seconds, by default three days. Use the workers' value,
-            because a worker discards messages with a longer delay.
+        timer_max_delay (float): Longest delay of a message, in seconds, by default three days, as the workers have it.
         commit_interval (float): Seconds for which decisions are gathered, at most, to leave together, by default 0.025.
-            So a commit is visible up to that much later, unless it comes after a quiet time. With 0 it waits only for
-            earlier ones in flight.
+            After a quiet time one leaves at once. With 0 it waits only for earlier ones in flight.
         metrics (ClientMetrics): Counts the work of this bridge. One object may serve several bridges.
-
-    Raises:
-        UsageError: An argument cannot work.
 
     """
 

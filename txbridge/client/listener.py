@@ -60,7 +60,7 @@ class TransactionListener(ABC, Generic[G]):
         """
 
     @abstractmethod
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | bool | None:
+    def check_local_transaction(self, message: MessageExt) -> Answer:
         """Look up the outcome of the local transaction `message.transaction_id`.
 
         It runs in the producer's pool, for an AsyncTransactionProducer in the loop's default executor. The worker may

@@ -80,7 +80,7 @@ class TransactionProducer(Bridge[G]):
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
         one thread of the producer, or `execute_thread_pool_max_size`. One thread keeps the order of the calls in each
         half partition. Then the END is queued, and the future resolves with the result, or fails with what
-        `send_message_in_transaction` would raise. Its callbacks delay the local transactions, in whose threads they run.
+        `send_message_in_transaction` would raise. Its callbacks run in the threads of the local transactions.
 
         The call blocks while 2,000 transactions, or messages of 64 MiB together, are between call and decision, but not
         in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
@@ -143,10 +143,9 @@ class AsyncTransactionProducer(AsyncBridge[G]):
         Any number of tasks may await it at the same time. While 2,000 sends, or messages of 64 MiB together, are in
         flight, further sends wait. Sends of a listener method do not wait.
 
-        If it is cancelled before Kafka has acknowledged the half message, the attempt is given up: the local
-        transaction is not run, and a check is answered with rollback. If it is cancelled while the local transaction
-        runs, unknown is sent, so that the worker asks, or rollback if a SQL listener is sure of it. A plain listener
-        method goes on in its thread, and `close` waits for it.
+        If it is cancelled before Kafka has acknowledged the half message, the attempt is given up. While the local
+        transaction runs, unknown is sent, or rollback if a SQL listener is sure of it. A plain listener method goes on
+        in its thread, and `close` waits for it.
         """
         message = joined(message, self._options.names)
         left: list[asyncio.Future[Any]] = []

@@ -100,10 +100,7 @@ class AsyncTransactionSendResult(_Sent):
     _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)
 
     async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """Like TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END.
-
-        Raises also UsageError in another event loop.
-        """
+        """Like TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END."""
         end = self.end
         if not end.done():
             self._hand_over.require_this_loop()

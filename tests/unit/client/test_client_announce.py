@@ -9,17 +9,9 @@ from fastapi import FastAPI
 from sqlalchemy import create_engine
 
 from tests.support.django_work import configure_django
-from txbridge import (
-    AlreadyDoneError,
-    AsyncBridge,
-    Bridge,
-    Message,
-    OutcomeUnknownError,
-    PrepareError,
-    Rollback,
-    UsageError,
-)
+from txbridge import AsyncBridge, Bridge, Message, Rollback, UsageError
 from txbridge.asgi import EXCEPTION_HANDLERS, readiness
+from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, PrepareError
 from txbridge.testing.memory import MemoryBridge, TransactionState
 
 MESSAGE = Message("orders", b"placed")

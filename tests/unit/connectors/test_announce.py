@@ -11,23 +11,14 @@ from functools import partial
 
 import pytest
 from sqlalchemy import delete, event, insert, select, text, update
-from sqlalchemy.exc import IntegrityError
 from txbridge_sqlalchemy import LostTransactionError, Outbox, SqlBridge, create_outbox, purge, transactions
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX
 
 from tests.support.announcer import Announcer
 from tests.support.sql_application import order_ids, orders, state_of
 from tests.support.sql_service import FORMS
-from txbridge import (
-    AlreadyDoneError,
-    AsyncBridge,
-    Bridge,
-    Message,
-    OutcomeUnknownError,
-    PrepareError,
-    SendStatus,
-    UsageError,
-)
+from txbridge import AsyncBridge, Bridge, Message, SendStatus, UsageError
+from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError
 from txbridge.client.message import now_ms
 from txbridge.testing.memory import ClientCrashError, CrashPoint, MemoryBridge, TransactionState
 
@@ -91,16 +82,6 @@ def test_p4_an_exception_rolls_back_at_once_and_comes_out_unchanged(engine, anno
     assert announcer.tx.is_committed is False
 
 
-def test_an_error_at_the_commit_is_one_of_the_block(engine, announcer, memory):
-    def twice(work, tx):
-        place(work, tx)
-        place(work, tx)
-
-    with pytest.raises(IntegrityError):
-        announcer.announce(twice, MESSAGE)
-    assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
-
-
 @pytest.mark.parametrize("then", ["leaves", "raises"])
 def test_p4_a_body_that_commits_by_itself_is_decided_by_a_check(engine, announcer, memory, then):
     def meddle(work, tx):
@@ -117,16 +98,6 @@ def test_p4_a_body_that_commits_by_itself_is_decided_by_a_check(engine, announce
     assert (announcer.tx.is_committed, memory.read_fate(announcer.tx)) == (None, TransactionState.PENDING)
     announcer.let_checks_be_due(memory)
     assert (order_ids(engine), values(memory)) == ([1], [b"placed"])
-
-
-def test_a_body_that_rolls_back_by_itself_is_told(engine, announcer, memory):
-    def give_up(work, tx):
-        place(work, tx)
-        work.rollback()
-
-    with pytest.raises(LostTransactionError):
-        announcer.announce(give_up, MESSAGE)
-    assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
@@ -186,13 +157,6 @@ def test_an_announcement_in_the_block_of_another_one_is_refused(engine, announce
     assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
 
 
-def test_while_kafka_is_away_the_body_is_not_run(engine, announcer, memory):
-    memory.stop()
-    with pytest.raises(PrepareError, match="Kafka is away"):
-        announcer.announce(place, MESSAGE)
-    assert order_ids(engine) == []
-
-
 @pytest.mark.parametrize(("point", "delivered"), [(CrashPoint.PREPARED, []), (CrashPoint.EXECUTED, [b"placed"])])
 def test_after_a_crash_another_process_finds_the_outcome(url, engine, announcer, memory, form, point, delivered):
     memory.crash_at(point)
@@ -217,7 +181,9 @@ def test_without_kafka_messages_are_rows_of_the_same_transaction(engine, outbox_
         place(given, tx)
         tx.add(Message("orders", f"computed {tx.is_committed}", headers={"a": "b"}), Message("bills", b"2"))
 
-    tx = outbox_alone.announce(work, MESSAGE)
+    tx = outbox_alone.announce(work, MESSAGE, once="1")
+    with pytest.raises(AlreadyDoneError, match=tx.transaction_id[:8]):
+        outbox_alone.announce(work, MESSAGE, once="1")
     assert (tx.is_committed, tx.send_status, tx.half_offset) == (True, SendStatus.STORED, -1)
     assert rows_of_outbox(engine) == [
         ("orders", b"placed", None),
@@ -310,18 +276,6 @@ def test_p4_of_two_blocks_with_a_key_one_is_committed(url, engine, form, announc
     other.close()
 
 
-def test_a_key_of_a_process_that_has_died_is_done_once(url, engine, announcer, memory, form):
-    memory.crash_at(CrashPoint.EXECUTED)
-    with pytest.raises(ClientCrashError):
-        announcer.announce(place, MESSAGE, once="1")
-    heir = Announcer(url, form, memory.settings)
-    with pytest.raises(AlreadyDoneError):
-        heir.announce(place, MESSAGE, once="1")
-    heir.let_checks_be_due(memory)
-    assert (order_ids(engine), values(memory)) == ([1], [b"placed"])
-    heir.close()
-
-
 def test_a_key_is_kept_as_long_as_the_row_of_its_transaction(engine, announcer):
     announcer.announce(lambda *_: None, MESSAGE, once="1")
     young, two_hours = now_ms() + 1, 2 * 3_600_000
@@ -335,13 +289,6 @@ def test_a_key_is_kept_as_long_as_the_row_of_its_transaction(engine, announcer):
         announcer.announce(lambda *_: None, MESSAGE, once="1")
     assert purge(engine, timedelta(hours=1)) == 2
     announcer.announce(lambda *_: None, MESSAGE, once="1")
-
-
-def test_a_key_without_kafka(engine, outbox_alone):
-    first = outbox_alone.announce(place, MESSAGE, once="1").transaction_id
-    with pytest.raises(AlreadyDoneError) as raised:
-        outbox_alone.announce(place, MESSAGE, once="1")
-    assert (raised.value.transaction_id, order_ids(engine), len(rows_of_outbox(engine))) == (first, [1], 1)
 
 
 async def test_a_blocking_transaction_is_refused_on_a_loop(engine, memory):
