@@ -7,18 +7,18 @@ if TYPE_CHECKING:
     from txbridge.client.announcement import Announcement
     from txbridge.client.answers import LocalTransactionState, Rollback, SendStatus
     from txbridge.client.async_bridge import AsyncBridge
-    from txbridge.client.async_producer import AsyncTransactionProducer
     from txbridge.client.bridge import Bridge
-    from txbridge.client.errors import EndTransactionError, OutcomeUnknownError, PrepareError
+    from txbridge.client.errors import AlreadyDoneError, EndTransactionError, OutcomeUnknownError, PrepareError
     from txbridge.client.listener import AsyncTransactionListener, TransactionListener
     from txbridge.client.message import Message, MessageExt
     from txbridge.client.metrics import ClientMetrics
-    from txbridge.client.producer import TransactionProducer
+    from txbridge.client.producer import AsyncTransactionProducer, TransactionProducer
     from txbridge.client.result import AsyncTransactionSendResult, CancelOutcome, CancelResult, TransactionSendResult
     from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, TxBridgeError, UsageError
     from txbridge.topics.verify import LayoutError
 
 __all__ = [
+    "AlreadyDoneError",
     "Announcement",
     "AsyncBridge",
     "AsyncTransactionListener",
@@ -54,13 +54,12 @@ _HOMES = {
         "client.announcement": "Announcement",
         "client.answers": "LocalTransactionState Rollback SendStatus",
         "client.async_bridge": "AsyncBridge",
-        "client.async_producer": "AsyncTransactionProducer",
         "client.bridge": "Bridge",
-        "client.errors": "EndTransactionError OutcomeUnknownError PrepareError",
+        "client.errors": "AlreadyDoneError EndTransactionError OutcomeUnknownError PrepareError",
         "client.listener": "AsyncTransactionListener TransactionListener",
         "client.message": "Message MessageExt",
         "client.metrics": "ClientMetrics",
-        "client.producer": "TransactionProducer",
+        "client.producer": "AsyncTransactionProducer TransactionProducer",
         "client.result": "AsyncTransactionSendResult CancelOutcome CancelResult TransactionSendResult",
         "errors": "EnvironmentProblemError KafkaUnreachableError TxBridgeError UsageError",
         "topics.verify": "LayoutError",

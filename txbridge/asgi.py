@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from txbridge.client.errors import OutcomeUnknownError, PrepareError, answer_of
+from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, PrepareError, answer_of
 
 if TYPE_CHECKING:
     from txbridge.client.async_bridge import AsyncBridge
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 async def _answer(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, PrepareError | OutcomeUnknownError)
+    assert isinstance(error, PrepareError | OutcomeUnknownError | AlreadyDoneError)
     status, body, headers = answer_of(error)
     return JSONResponse(body, status, headers)
 
 
 #: For `exception_handlers` of FastAPI and Starlette. PrepareError: 503 with Retry-After, and nothing has happened.
 #: OutcomeUnknownError: 503 with the short id of the transaction, as logs and `txbridge show` print it.
+#: AlreadyDoneError: 200 with the short id of the first one, the answer that the caller has missed.
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
     PrepareError: _answer,
     OutcomeUnknownError: _answer,
+    AlreadyDoneError: _answer,
 }
 
 

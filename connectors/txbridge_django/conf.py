@@ -22,10 +22,10 @@ from txbridge.errors import UsageError
 class Options:
     """Options of TXBRIDGE. The setting has their names in capitals."""
 
-    #: The producer group.
-    group: str
-    #: librdkafka's settings by their own names; at least bootstrap.servers.
-    kafka: dict[str, Any] = field(repr=False)
+    #: The producer group. Without Kafka it only has the keys of `once`.
+    group: str = "outbox"
+    #: librdkafka's settings by their own names; at least bootstrap.servers. None: the outbox takes what is announced.
+    kafka: dict[str, Any] | None = field(default=None, repr=False)
     namespace: str = ""
     #: The alias of the database whose transactions are the local ones.
     database: str = "default"
@@ -43,11 +43,9 @@ class Options:
 
 _KEYS = {one.name.upper(): one.name for one in fields(Options)}
 _MISSING = (
-    'TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}, or {} if the project '
-    "only writes to the outbox"
+    'TXBRIDGE is missing: {"GROUP": "orders", "KAFKA": {"bootstrap.servers": "127.0.0.1:9092"}}, or {} if messages are '
+    "rows of the outbox"
 )
-#: What a project sets that writes to the outbox and has no producer.
-_OF_THE_OUTBOX = {"DATABASE", "OUTBOX_NOTIFY"}
 
 
 def problems() -> list[str]:
@@ -60,7 +58,8 @@ def problems() -> list[str]:
         if key not in _KEYS:
             near = difflib.get_close_matches(str(key).upper(), _KEYS, 1)
             found.append(f"TXBRIDGE[{key!r}] does not exist{f': {near[0]}?' if near else ''}")
-    found += [f"TXBRIDGE[{key!r}] is missing" for key in ("GROUP", "KAFKA") if key not in given]
+    if "KAFKA" in given and "GROUP" not in given:
+        found.append("TXBRIDGE['GROUP'] is missing")
     database = given.get("DATABASE", "default")
     if database not in connections:
         found.append(_unknown(database))
@@ -131,11 +130,12 @@ def refuse_autocommit_off(database: str) -> None:
 def require_own_transaction(database: str) -> None:
     """Raise UsageError where an announcement could not have a transaction of its own."""
     refuse_event_loop("announce")
-    if connections[database].in_atomic_block:
+    # That of a TestCase stands for the database: what is committed within it is so for the test.
+    if any(not getattr(block, "_from_testcase", False) for block in connections[database].atomic_blocks):
         raise UsageError(
             "announce was called within transaction.atomic(): the message would be decided before that transaction is. "
             "Call it outside, and put what belongs together into its block. With ATOMIC_REQUESTS decorate the view "
-            "with @transaction.non_atomic_requests; in tests use TransactionTestCase"
+            "with @transaction.non_atomic_requests"
         )
     refuse_autocommit_off(database)
 
@@ -155,12 +155,8 @@ def refuse_event_loop(call: str) -> None:
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Report the problems to `manage.py check`. Without a producer's settings, those of the outbox."""
-    given = getattr(settings, "TXBRIDGE", None)
-    found = problems()
-    if isinstance(given, dict) and given.keys() <= _OF_THE_OUTBOX:
-        found = [] if _named_database() in connections else [_unknown(_named_database())]
-    return [Error(problem, id="txbridge.E001") for problem in found]
+    """Report the problems to `manage.py check`."""
+    return [Error(problem, id="txbridge.E001") for problem in problems()]
 
 
 def check_transactions(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:

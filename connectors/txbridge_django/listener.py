@@ -23,11 +23,13 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError, RowDecidesError
+from txbridge.client.forwarding import Forwarding
 from txbridge.client.listener import Opened
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 from txbridge_django.conf import refuse_autocommit_off
 from txbridge_django.models import Transaction
+from txbridge_django.outbox import add
 
 
 class DjangoTransactionListener(BarrierListener):
@@ -38,8 +40,11 @@ class DjangoTransactionListener(BarrierListener):
     writes one that says "rolled back", and only then answers rollback.
     """
 
-    def __init__(self, database: str, check_wait: float, patience: float = DEFAULT_PATIENCE_S) -> None:
+    def __init__(
+        self, database: str, check_wait: float, patience: float = DEFAULT_PATIENCE_S, *, has_kafka: bool = True
+    ) -> None:
         super().__init__(patience)
+        self.forwarding = None if has_kafka else Forwarding()
         self._database = database
         self._check_wait_ms = max(1, round(check_wait * 1000))
 
@@ -75,12 +80,13 @@ class DjangoTransactionListener(BarrierListener):
         """Do nothing: the producer of a process verifies the table before it starts."""
 
     def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        # This thread serves no request, so Django does not close its old connections.
-        close_old_connections()
+        # This thread serves no request, so Django does not close its old connections. It may be that of a TestCase.
+        close = (lambda: None) if connections[self._database].in_atomic_block else close_old_connections
+        close()
         try:
             return super().check_local_transaction(message)
         finally:
-            close_old_connections()
+            close()
 
     @contextmanager
     def _open_row(self, message: MessageExt) -> Iterator[Opened]:
@@ -89,10 +95,15 @@ class DjangoTransactionListener(BarrierListener):
             with self._open_transaction():
                 earlier_error = connection.rollback_exc
                 xid = self._write_row(message.transaction_id, COMMITTED, message.born_timestamp)
+                if course.once is not None:
+                    self._write_row(course.once, message.transaction_id[:16], message.born_timestamp)
                 course.stage = Stage.OPEN
+                opened = Opened[Any](message, (), None if self.forwarding is None else list(message.messages))
                 try:
                     with connection.execute_wrapper(_refuse_after_the_end):
-                        yield Opened(message)
+                        yield opened
+                        if opened.added and not connection.needs_rollback:
+                            add(*opened.added)
                 finally:
                     if connection.closed_in_transaction or not is_in_transaction(connection.connection):
                         course.stage = Stage.ENDED
@@ -177,6 +188,9 @@ class DjangoTransactionListener(BarrierListener):
         with self._open_transaction():
             self._bound_waits()
             return self._rows_by_id(*ids)
+
+    def _read_ids(self, least: str, greatest: str) -> list[str]:
+        return list(self._all_rows().filter(id__range=(least, greatest)).values_list("id", flat=True))
 
     def _rows_by_id(self, *ids: str) -> dict[str, str]:
         return dict(self._all_rows().filter(id__in=ids).values_list("id", "state"))

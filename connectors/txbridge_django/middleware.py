@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from txbridge.client.errors import OutcomeUnknownError, PrepareError, answer_of
+from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, PrepareError, answer_of
 
 
 class AnnouncementErrors:
-    """A middleware: 503 for PrepareError, with Retry-After, and for OutcomeUnknownError, with the short id."""
+    """A middleware: 503 for PrepareError, with Retry-After, and OutcomeUnknownError; 200 for AlreadyDoneError."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -19,7 +19,7 @@ class AnnouncementErrors:
         return self._get_response(request)
 
     def process_exception(self, _: HttpRequest, error: Exception) -> HttpResponse | None:
-        if not isinstance(error, PrepareError | OutcomeUnknownError):
+        if not isinstance(error, PrepareError | OutcomeUnknownError | AlreadyDoneError):
             return None
         status, body, headers = answer_of(error)
         return JsonResponse(body, status=status, headers=headers)

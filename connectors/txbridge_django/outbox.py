@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -40,6 +42,17 @@ def add(message: Message, *more: Message) -> None:
         if outbox_notifies() and connection.vendor == "postgresql":
             # PostgreSQL sends it at the commit, and several of one transaction once.
             cursor.execute("SELECT pg_notify(%s, '')", [_TABLE])
+
+
+def take_rows() -> list[dict[str, Any]]:
+    """Take the rows out of the table, in their order: `MemoryBridge.relay` delivers them in tests."""
+    # Models can be imported only when all apps are ready.
+    from txbridge_django.models import OutboxEntry  # noqa: PLC0415
+
+    rows = OutboxEntry.objects.using(outbox_database()).order_by("id")
+    taken = list(rows.values())
+    rows.filter(id__in=[row["id"] for row in taken]).delete()
+    return taken
 
 
 def _insert_into(connection: BaseDatabaseWrapper, columns: list[str]) -> str:

@@ -22,12 +22,8 @@ def get_producer() -> TransactionProducer:
     """The started producer of this process; from its start on it also answers checks of the group.
 
     It is closed when the process ends. A child process gets one of its own. Call this function where a web process
-    starts (its wsgi.py, gunicorn's post_fork), so that a process that never sends answers checks as well.
-
-    Raises:
-        UsageError: the settings cannot work, the table is not there, or this was called on an event loop.
-        LayoutError, EnvironmentProblemError: as in TransactionProducer.start.
-
+    starts (its wsgi.py, gunicorn's post_fork), so that a process that never sends answers checks as well. It raises as
+    Bridge.start, and UsageError without the table and on an event loop.
     """
     with _lock:
         if not _running:
@@ -36,7 +32,9 @@ def get_producer() -> TransactionProducer:
             # Imported here, because models can be imported only when all apps are ready.
             from txbridge_django.listener import DjangoTransactionListener  # noqa: PLC0415
 
-            listener = DjangoTransactionListener(options.database, options.check_wait, options.patience)
+            listener = DjangoTransactionListener(
+                options.database, options.check_wait, options.patience, has_kafka=options.kafka is not None
+            )
             listener.verify()
             made = TransactionProducer(
                 options.group,
@@ -62,23 +60,18 @@ def is_connected() -> bool:
     return get_producer().is_connected
 
 
-def announce(*messages: Message) -> AbstractContextManager[Announcement[None]]:
+def announce(*messages: Message, once: str | None = None) -> AbstractContextManager[Announcement[None]]:
     """Announce what the block does: the messages are delivered if, and only if, its transaction is committed.
 
     The block is `transaction.atomic()` of the database of the settings, and all is as Bridge.announce says. An
-    exception rolls back, and comes out; `set_rollback` raises `Rollback` at the end.
+    exception rolls back, and comes out; `set_rollback` raises `Rollback` at the end. Without KAFKA in the settings, the
+    messages and those of `tx.add` are rows of the outbox.
 
-    Raises:
-        UsageError: the message or the settings cannot work, or this was called on an event loop. Or it was called
-            within `atomic()`, with ATOMIC_REQUESTS or with autocommit off: the message would be decided before the
-            outer transaction is. Nothing was sent.
-        PrepareError: Kafka has not acknowledged the half message; the block was not run.
-        LayoutError, EnvironmentProblemError: this call starts the producer, and that fails.
-        OutcomeUnknownError: at the end of the block: a check decides.
-
+    Raises also UsageError, before anything is sent: on an event loop, and within `atomic()`, with ATOMIC_REQUESTS or
+    autocommit off, where the message would be decided before the outer transaction is.
     """
     require_own_transaction(valid_options().database)
-    return get_producer().announce(*messages)
+    return get_producer().announce(*messages, once=once)
 
 
 @receiver(setting_changed)

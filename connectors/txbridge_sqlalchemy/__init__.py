@@ -19,8 +19,7 @@ from txbridge_sqlalchemy.inbox_table import (
     purge_inbox,
 )
 from txbridge_sqlalchemy.outbox import Outbox
-from txbridge_sqlalchemy.outbox_messages import OutboxRow
-from txbridge_sqlalchemy.outbox_rows import OutboxRows, WaitingRows
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_table import OutboxTable, create_outbox, outbox_ddl, outbox_metadata
 from txbridge_sqlalchemy.sql_listener import SqlBridge, SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
@@ -38,13 +37,11 @@ __all__ = [
     "Inbox",
     "LostTransactionError",
     "Outbox",
-    "OutboxRow",
     "OutboxRows",
     "OutboxTable",
     "Rollback",
     "SqlBridge",
     "SqlTransactionListener",
-    "WaitingRows",
     "async_purge",
     "async_purge_inbox",
     "create_inbox_table",

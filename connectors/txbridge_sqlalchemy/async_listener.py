@@ -87,6 +87,10 @@ class AsyncSqlTransactionListener(AsyncTransactionListener[G]):
         """Identity of the table, which half messages carry. Read once, and created if the table has none."""
         return await greenlet_spawn(self._listener.barrier_id)
 
+    async def refuse_repeat(self, row_id: str) -> None:
+        """See SqlTransactionListener."""
+        await greenlet_spawn(self._listener.refuse_repeat, row_id)
+
     async def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
         """See SqlTransactionListener. CancelledError is raised; a check finds the outcome of the transaction."""
         return await greenlet_spawn(self._listener.execute_local_transaction, message, arg)

@@ -32,9 +32,6 @@ class Inbox(Generic[_G]):
         consumer: name of the consumer that has these effects, 1 to 100 characters. Two services, or two independent
             effects of one, have two names. Never change it: under another name every record is new.
 
-    Raises:
-        UsageError: an argument cannot work.
-
     """
 
     @overload
@@ -56,13 +53,8 @@ class Inbox(Generic[_G]):
     def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
 
-        The inbox does it before the first record. Call it at start to learn of mistakes earlier.
-
-        Raises:
-            UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
-                transactions).
-            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
-
+        The inbox does it before the first record. Call it at start to learn of mistakes earlier, by the errors of
+        SqlTransactionListener.verify.
         """
         probe(self._open, inbox_row(self._consumer, RecordName(probe_id(), 1)), lambda _: None)
         self._verified = True
@@ -76,12 +68,8 @@ class Inbox(Generic[_G]):
 
         While another process works on the same record, this call waits for it, as long as the database allows.
 
-        Args:
-            record: a record of confluent-kafka's, aiokafka's or kafka-python's consumer.
-            work: the function with the effect that is to happen once.
-
-        Returns:
-            True when the work is done and committed; False for a repeat, which was skipped.
+        The record is one of confluent-kafka's, aiokafka's or kafka-python's consumer. Returns True when the work is
+        done and committed; False for a repeat, which was skipped.
 
         Raises:
             UsageError: this is no record, or `work` returned something; nothing was committed.

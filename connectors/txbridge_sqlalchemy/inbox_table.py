@@ -69,9 +69,6 @@ def purge_inbox(engine: Engine, older_than: timedelta, *, batch: int = PURGE_BAT
             reset. A record that is read after its row is deleted has its effect again.
         batch: rows of one database transaction, as in `purge`.
 
-    Raises:
-        UsageError: `older_than` or `batch` is not positive.
-
     """
     return SqlPurgedTable(engine, inbox).purge_rows(older_than, batch)
 

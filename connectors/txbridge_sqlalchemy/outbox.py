@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Engine, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from txbridge import Message
@@ -27,9 +28,6 @@ class Outbox:
         table: The table, if it is not `txbridge_outbox`.
         notify: Wake the relay at each commit on PostgreSQL, by NOTIFY. Messages become visible some 20 ms sooner at the
             median. Commits with a NOTIFY follow one another, which halves the rate of a busy database.
-
-    Raises:
-        UsageError: The table has not the columns of `txbridge_outbox`.
 
     """
 
@@ -73,6 +71,13 @@ class Outbox:
         ask(connection, self._insert, rows if len(rows) > 1 else rows[0])
         if self._notify is not None and connection.dialect.name == "postgresql":
             connection.execute(self._notify)
+
+    def take_rows(self, engine: Engine) -> Sequence[Mapping[Any, Any]]:
+        """Take the committed rows out of the table, in their order: `MemoryBridge.relay` delivers them in tests."""
+        with engine.begin() as connection:
+            rows = connection.execute(select(self._table).order_by(self._table.c.id)).mappings().all()
+            connection.execute(delete(self._table).where(self._table.c.id.in_([row["id"] for row in rows])))
+        return rows
 
     async def async_add(self, given: AsyncConnection | AsyncSession, *messages: Message) -> None:
         """`add` for an AsyncConnection or an AsyncSession."""

@@ -70,7 +70,6 @@ class SqlTransactionListener(BarrierListener[G]):
 
     Thread-safe. All processes of the producer group must use the same database, its primary, not a replica. A check
     of a message whose sender uses another database is answered "unknown", and logged as an error.
-    For an AsyncEngine use AsyncSqlTransactionListener.
 
     Args:
         database: an Engine, or a sessionmaker that is bound to exactly one.
@@ -84,14 +83,10 @@ class SqlTransactionListener(BarrierListener[G]):
             "unknown". It works on PostgreSQL only. Elsewhere the database's own lock time-out applies (SQLite:
             `timeout` of the connection, 5 s).
         patience (float): age in seconds of a message from which on a check that finds no row may roll it back. Before
-            that it answers "unknown", because the sender may still wait for a connection or a lock. It must be longer
-            than `pool_timeout` (30 s) and the lock time-outs of the database together. Checks must go on for longer
-            than that (docs/sqlalchemy.md). A lost commit is found at once, whatever the patience.
+            that the sender may still wait for a connection or a lock. It must be longer than `pool_timeout` (30 s) and
+            the lock time-outs together. Checks must go on for longer (docs/sqlalchemy.md).
         outbox (Outbox): where messages are stored while Kafka is away, in the transaction of the function. A
             `txbridge relay` of the same producer group sends them (docs/outbox.md).
-
-    Raises:
-        UsageError: an argument cannot work.
 
     """
 
@@ -129,14 +124,9 @@ class SqlTransactionListener(BarrierListener[G]):
     def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
 
-        The listener does it before the first transaction or check. Call it at start to learn of mistakes earlier.
-
-        Raises:
-            UsageError: the connections commit every statement by themselves (AUTOCOMMIT, or a table without
-                transactions). Or they read uncommitted rows (READ UNCOMMITTED). Or there is an outbox that this
-                database cannot serve.
-            sqlalchemy.exc.SQLAlchemyError: the table is missing, or the database does not answer.
-
+        The listener does it before the first transaction or check. Call it at start to learn of mistakes earlier: a
+        UsageError for AUTOCOMMIT, a table without transactions, READ UNCOMMITTED, and an outbox that this database
+        cannot serve; SQLAlchemyError for a missing table, and if the database does not answer.
         """
         level = probe(self._opener, row_of(probe_id(), ROLLED_BACK, None), self._isolation_level)
         if level == "READ UNCOMMITTED":
@@ -162,7 +152,11 @@ class SqlTransactionListener(BarrierListener[G]):
     def _open_row(self, message: MessageExt) -> Iterator[Opened[G]]:
         known = Known() if self.forwarding is None else self.forwarding.known
         with begin(self._opener, transactions, message.course) as work:
-            work.write_row(row_of(message.transaction_id, COMMITTED, message.born_timestamp))
+            rows = [row_of(message.transaction_id, COMMITTED, message.born_timestamp)]
+            if message.course.once is not None:
+                # After the row for checks: it waits for another transaction with the key. Both go with one purge.
+                rows.append(row_of(message.course.once, message.transaction_id[:16], message.born_timestamp))
+            work.write_row(*rows)
             if self.forwarding is not None and message.has_half:
                 self.forwarding.require_direct(work.connection, message, known)
             opened = Opened[G](message, (work.given,), None if self.forwarding is None else [])
@@ -189,6 +183,12 @@ class SqlTransactionListener(BarrierListener[G]):
         with begin(self._opener, transactions) as work:
             self._set_time_limits(work.connection)
             return _read_rows(work.connection, *ids)
+
+    def _read_ids(self, least: str, greatest: str) -> list[str]:
+        ids = select(transactions.c.id).where(transactions.c.id.between(least, greatest))
+        with begin(self._opener, transactions) as work:
+            self._set_time_limits(work.connection)
+            return list(ask(work.connection, ids).scalars())
 
     def _isolation_level(self, connection: Connection) -> str | None:
         """The isolation level; None if the dialect does not report it."""

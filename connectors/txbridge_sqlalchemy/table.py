@@ -79,19 +79,19 @@ class SqlPurgedTable(PurgedTable):
             found: int | None = ask(connection, times.offset(skipped).limit(1)).scalar()
         return found
 
-    def delete_rows(self, start: int, before: int, state: str | None) -> int:
+    def delete_rows(self, start: int, before: int, kept: str | None) -> int:
         with self.engine.begin() as connection:
-            return connection.execute(delete(self.table).where(*self._range(start, before, state))).rowcount
+            return connection.execute(delete(self.table).where(*self._range(start, before, kept))).rowcount
 
-    def count_rows(self, start: int, before: int, state: str | None) -> int:
-        counted = select(func.count()).select_from(self.table).where(*self._range(start, before, state))
+    def count_rows(self, start: int, before: int, kept: str | None) -> int:
+        counted = select(func.count()).select_from(self.table).where(*self._range(start, before, kept))
         with self.engine.connect() as connection:
             return int(ask(connection, counted).scalar_one())
 
-    def _range(self, start: int, before: int, state: str | None) -> list[ColumnElement[Any]]:
+    def _range(self, start: int, before: int, kept: str | None) -> list[ColumnElement[Any]]:
         columns = self.table.c
         within: list[ColumnElement[Any]] = [columns.created_at >= start, columns.created_at < before]
-        return within if state is None else [*within, columns.state == state]
+        return within if kept is None else [*within, columns.state != kept]
 
 
 def row_of(transaction_id: str, state: str, born: int | None) -> Row:
@@ -138,20 +138,14 @@ class OutcomeTable(SqlPurgedTable, PurgedBarrierTable):
 def purge(engine: Engine, older_than: timedelta = PURGE_AFTER, *, batch: int = PURGE_BATCH) -> int:
     """Delete old rows, and return how many. Run it once a day or so, from anywhere: `txbridge purge` does it, too.
 
-    It is safe at any time, and any number may run at once. A check of a message whose row may be deleted is answered
-    "unknown" and not "rolled back". So no committed message is lost, but a person has to decide such a message.
-    txbridge/client/barrier_purge.py has the proof. Rows "rolled back" stay for 36 days at least. A process from
-    before the mark must not answer checks meanwhile (docs/upgrading.md).
+    It is safe at any time, and any number may run at once: docs/sqlalchemy.md. A check of a message whose row may be
+    deleted is answered "unknown", and a person has to decide. Keys (`once`) go with the rows of their transactions.
 
     Args:
         engine: of the database with the table.
         older_than: age of the messages, an hour at least, counted from the newest row. By default the retention of the
-            half topic (7 days) and a day. From a quiet topic a message may be resumed for up to 14 days: docs.
-        batch: rows of one database transaction. Small batches keep locks short, and do not stop other writers of
-            SQLite.
-
-    Raises:
-        UsageError: `older_than` is less than an hour, or `batch` is not positive.
+            half topic (7 days) and a day.
+        batch: rows of one database transaction. Small ones keep locks short.
 
     """
     require_least_age(older_than)

@@ -78,10 +78,10 @@ class Work:
         self._second = False
         self._is_committed = False
 
-    def write_row(self, row: Row) -> None:
-        """Insert the row; from now on COMMIT is sent only if it commits this row.
+    def write_row(self, row: Row, *more: Row) -> None:
+        """Insert the rows; from now on COMMIT is sent only if it commits the first one.
 
-        Raises RowDecidesError if the row is there already. Raises UsageError as refuse_autocommit.
+        Raises RowDecidesError if one is there already. Raises UsageError as refuse_autocommit.
         """
         refuse_autocommit(self.connection)
         try:
@@ -89,6 +89,8 @@ class Work:
                 self._xid = row.insert_for_xid(self.connection)
             else:
                 row.insert_row(self.connection)
+            for one in more:
+                one.insert_row(self.connection)
         except IntegrityError as error:
             raise RowDecidesError from error
         self._row = row

@@ -7,7 +7,6 @@ import txbridge_sqlalchemy
 from pydantic import BaseModel, PositiveInt
 from settings import Settings
 from sqlalchemy import select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -46,18 +45,10 @@ class RefusedError(Exception):
     """Nothing is stored, and nothing announced."""
 
 
-class RepeatedError(Exception):
-    """An earlier request has stored it."""
-
-
 async def place_order(session: AsyncSession, order: NewOrder, transaction_id: str) -> int:
     row = Order(**order.model_dump(), transaction_id=transaction_id)
-    try:
-        async with session.begin_nested():  # a statement that may fail belongs in a savepoint
-            session.add(row)
-    except IntegrityError:
-        number = (await session.scalars(select(Order.number).where(Order.id == order.id))).one()
-        raise RepeatedError({"number": number}) from None
+    session.add(row)
+    await session.flush()
     taken = update(Stock).where(Stock.item == order.item, Stock.left >= order.quantity)
     if (await session.execute(taken.values(left=Stock.left - order.quantity).returning(Stock.left))).first() is None:
         raise RefusedError("out of stock")
@@ -68,8 +59,6 @@ async def pay_order(session: AsyncSession, payment: Payment) -> str:
     order = (await session.scalars(select(Order).where(Order.id == payment.id).with_for_update())).one_or_none()
     if order is None:
         raise RefusedError("no such order")
-    if order.paid:
-        raise RepeatedError({"paid": str(payment.id)})
     order.paid = True
     return order.transaction_id
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
-from orders import NewOrder, Payment, RefusedError, RepeatedError, pay_order, place_order
+from orders import NewOrder, Payment, RefusedError, pay_order, place_order
 from settings import Settings
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
@@ -59,14 +59,15 @@ routes = APIRouter()
 async def place(order: NewOrder, shop: TheShop) -> dict[str, int]:
     placed = Message("orders.placed", order, key=str(order.id))
     unpaid = Message("orders.unpaid", order, key=str(order.id), delay=shop.remind_after)
-    async with shop.bridge.announce(placed, unpaid) as tx:
+    async with shop.bridge.announce(placed, unpaid, once=f"order {order.id}") as tx:
         number = await place_order(tx.session, order, tx.transaction_id)
     return {"number": number}
 
 
 @routes.post("/payments", status_code=201)
 async def pay(payment: Payment, shop: TheShop, later: BackgroundTasks) -> dict[str, str]:
-    async with shop.bridge.announce(Message("orders.paid", payment, key=str(payment.id))) as tx:
+    paid = Message("orders.paid", payment, key=str(payment.id))
+    async with shop.bridge.announce(paid, once=f"payment of {payment.id}") as tx:
         reminder = await pay_order(tx.session, payment)
     later.add_task(shop.cancel_reminder, reminder)
     return {"paid": str(payment.id)}
@@ -97,9 +98,5 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @app.exception_handler(RefusedError)
     async def refuse(request: Request, error: RefusedError) -> JSONResponse:
         return JSONResponse({"error": str(error)}, 409)
-
-    @app.exception_handler(RepeatedError)
-    async def answer_again(request: Request, error: RepeatedError) -> JSONResponse:
-        return JSONResponse(error.args[0])
 
     return app

@@ -129,7 +129,7 @@ def test_its_table_is_the_one_of_sqlalchemy(environment):
 
 @pytest.mark.parametrize("environment", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)
 def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, environment):
-    """Orders by HTTP, two of which die in and after their transaction, and `manage.py txbridge_answer_checks`."""
+    """Orders by HTTP, two of which die in and after their transaction. The next web process answers for them."""
     topic = bridge.create_topic("orders")
     environment |= {
         "SHOP_TOPIC": topic,
@@ -150,45 +150,16 @@ def test_p2_p4_messages_follow_the_rows_of_a_web_process_that_is_killed(bridge, 
         done = subprocess.run([sys.executable, "-c", DYING, number], cwd=PROJECT, env=environment, check=False)
         assert done.returncode == -signal.SIGKILL
     bridge.worker(transaction_check_max=100)
-    with managing(environment, "txbridge_answer_checks") as answering:
+    with managing(environment, "runserver", "--noreload", f"127.0.0.1:{port}"):
+        eventually(lambda: http.ask_if_there(f"http://127.0.0.1:{port}/readyz").status == 200, 90)
         expected = [["commit"]] * 3 + [["rollback"]] * 2
         eventually(lambda: sorted(bridge.outcomes().values()) == expected, 120)
-        answering.send_signal(signal.SIGTERM)
-        assert answering.wait(60) == 0
     assert bridge.visible(topic) == {b"A1": 1, b"A2": 1, b"committed": 1}
     engine = database_of(environment)
     with engine.connect() as connection:
         numbers = connection.execute(text("SELECT number FROM shop_order ORDER BY number")).scalars().all()
     assert numbers == ["A1", "A2", "committed"]
     engine.dispose()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("environment", ["sqlite"], indirect=True)
-def test_p2_p4_a_web_process_that_lives_answers_for_those_that_died(bridge, environment):
-    """No command runs: a live web process answers checks of its group after its first send."""
-    environment |= {
-        "SHOP_TOPIC": bridge.create_topic("orders"),
-        "SHOP_BOOTSTRAP_SERVERS": bridge.bootstrap_servers,
-        "SHOP_NAMESPACE": bridge.namespace,
-        "SHOP_PATIENCE": "2",
-    }
-    manage(environment, "migrate", "--verbosity", "0")
-    bridge.worker(transaction_check_max=100)
-    port = free_port()
-
-    def told(outcome):
-        return [*bridge.outcomes().values()].count([outcome])
-
-    with managing(environment, "runserver", "--noreload", f"127.0.0.1:{port}"):
-        eventually(lambda: http.place_order(port, "A1") in {201, 409}, 90)
-        eventually(lambda: told("commit") == 1, 60)
-        refused = told("rollback")
-        for number in ("committed", "lost"):
-            done = subprocess.run([sys.executable, "-c", DYING, number], cwd=PROJECT, env=environment, check=False)
-            assert done.returncode == -signal.SIGKILL
-        eventually(lambda: (told("commit"), told("rollback")) == (2, refused + 1), 120)
-    assert set(bridge.visible(environment["SHOP_TOPIC"])) == {b"A1", b"committed"}
 
 
 @pytest.mark.parametrize("environment", [pytest.param("sqlite", marks=pytest.mark.long), "postgresql"], indirect=True)

@@ -82,18 +82,3 @@ def test_the_test_of_the_page_needs_neither(tmp_path: Path):
 )
 def test_what_can_not_be_is_named(tmp_path: Path, ini: str, arguments: list[str], says: str):
     assert says in run(tmp_path, KAFKA, *arguments, ini=ini)
-
-
-def test_a_producer_needs_the_listener_of_the_service(tmp_path: Path):
-    test = """
-import pytest
-
-@pytest.fixture
-def txbridge(): return None
-
-@pytest.fixture
-def txbridge_worker(): return None
-
-def test_it(txbridge_producer): pass
-"""
-    assert "define a fixture txbridge_listener that returns your TransactionListener" in run(tmp_path, test)

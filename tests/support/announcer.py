@@ -34,15 +34,17 @@ class Announcer:
         self.tx: Announcement[Any]
         self.run(self.bridge.start)
 
-    def announce(self, body: Callable[[Any, Announcement[Any]], object], *messages: Message) -> Announcement[Any]:
+    def announce(
+        self, body: Callable[[Any, Announcement[Any]], object], *messages: Message, **options: Any
+    ) -> Announcement[Any]:
         async def on_loop() -> None:
-            async with self.bridge.announce(*messages) as self.tx:
+            async with self.bridge.announce(*messages, **options) as self.tx:
                 await self.tx.session.run_sync(body, self.tx)
 
         if self.runner is not None:
             self.runner.run(on_loop())
         else:
-            with self.bridge.announce(*messages) as self.tx:
+            with self.bridge.announce(*messages, **options) as self.tx:
                 body(self.tx.connection, self.tx)
         return self.tx
 

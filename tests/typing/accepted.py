@@ -9,6 +9,7 @@ from typing import Any, assert_type
 from prometheus_client import CollectorRegistry
 
 from txbridge import (
+    AlreadyDoneError,
     Announcement,
     AsyncBridge,
     AsyncTransactionListener,
@@ -138,5 +139,5 @@ async def announcements() -> None:
 
 def errors() -> list[type[TxBridgeError]]:
     print(Rollback("too expensive"))
-    ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError]
+    ours = [UsageError, PrepareError, EndTransactionError, OutcomeUnknownError, AlreadyDoneError]
     return [*ours, LayoutError, EnvironmentProblemError, KafkaUnreachableError]

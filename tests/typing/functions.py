@@ -81,7 +81,7 @@ async def announcements() -> None:
         assert_type(tx.connection, Connection)
         assert_type(tx.is_committed, bool | None)
         tx.add(b"no message")  # refused
-    with SqlBridge("orders", sessionmaker(engine), outbox=Outbox(), patience=40).announce() as stored:
+    with SqlBridge("orders", sessionmaker(engine), outbox=Outbox(), patience=40).announce(once="1") as stored:
         assert_type(stored.session, Session)
     SqlBridge("orders", asynchronous, SETTINGS)  # refused
     SqlBridge("orders", engine, SETTINGS, check_concurrency=4)  # refused

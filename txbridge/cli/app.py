@@ -1,4 +1,4 @@
-"""All commands of `txbridge`, mounted one module per group."""
+"""All commands of `txbridge`, mounted one module per group. audit_program.py does the work of `audit`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import audit, dev, doctor, kafka, operations, purge, rocketmq, service, show, topics
-from txbridge.cli.options import SOURCES
+from txbridge.cli import dev, doctor, kafka, operations, rocketmq, service, topics
+from txbridge.cli.audit_options import AuditOptions
+from txbridge.cli.options import SOURCES, ClusterOptions, spread
+from txbridge.errors import needs
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
+from txbridge.subject import about
 
 
 class Commands(TyperGroup):
@@ -58,6 +61,21 @@ def txbridge(
     """RocketMQ-style transactional messages on Kafka."""
 
 
+@spread
+def audit(cluster: ClusterOptions, options: AuditOptions) -> None:
+    """Audit every transaction, from the topics alone. `--kafka java.KEY=VALUE` is for Spark only.
+
+    Exit code 0: clean; 1: violations, or findings with --strict; 2: the audit failed.
+    """
+    # Only here: Arrow is an extra, and no other command should pay for its import.
+    with needs("audit", "the audit works on Arrow batches"):
+        from txbridge.cli import audit_program  # noqa: PLC0415
+    settings = cluster.load_settings()
+    with about(settings), needs("audit", "the page of an audit has a template"):
+        code = audit_program.run(options, settings)
+    raise typer.Exit(code)
+
+
 app.add_typer(kafka.app, name="kafka")
 app.add_typer(topics.app, name="topics")
 #: The other commands in the order of the help; typer calls them.
@@ -70,14 +88,14 @@ _COMMANDS = {
     "resolve": operations.resolve_command,
     "resume": operations.resume_command,
     "resolve-all": operations.resolve_all_command,
-    "show": show.show_command,
+    "show": operations.show_command,
     "acknowledge": operations.acknowledge_command,
     "rocketmq": rocketmq.rocketmq,
     "doctor": doctor.doctor,
-    "audit": audit.audit,
+    "audit": audit,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=SOURCES)(_command)
 # These take none of the options about the cluster.
-app.command("purge")(purge.purge)
+app.command("purge")(service.purge)
 app.command("demo")(dev.demo)

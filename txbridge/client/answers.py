@@ -60,8 +60,8 @@ class RolledBackByCheck(Rollback):
     """Raised by a listener whose local transaction finds that a check has rolled it back already."""
 
 
-#: What a local transaction returns. None is unknown, as in RocketMQ.
-Answer: TypeAlias = LocalTransactionState | Stored | None
+#: What a listener returns. None is unknown, as in RocketMQ; True commits, and False rolls back.
+Answer: TypeAlias = LocalTransactionState | Stored | bool | None
 
 
 class Stage(Enum):
@@ -86,3 +86,5 @@ class Course:
     """The course of the local transaction of a message. Its copies share it."""
 
     stage: Stage = Stage.BEFORE
+    #: Id of the row that its key has (`announce(once=...)`).
+    once: str | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
+from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.checks.calls import LoopChecks
@@ -48,9 +49,8 @@ _GATHER_FROM = 32
 class AsyncBridge(Generic[G]):
     """Bridge with `async with` and `await`. Arguments, calls and errors are the same unless stated otherwise.
 
-    Use it with `async with`, or await `close` at the end. `start`, `async with` or the first announcement starts it.
-    From then on it belongs to that event loop, and any number of the loop's tasks may share it. In another loop its
-    calls raise UsageError. Create a new one after a fork, and for another loop.
+    From its start on it belongs to that event loop, and any number of the loop's tasks may share it. In another loop,
+    and after a fork, its calls raise UsageError: create a new one there.
 
     Args, where they differ:
         check: A function, which then runs in the loop's default executor, or a coroutine function. An
@@ -115,17 +115,21 @@ class AsyncBridge(Generic[G]):
         return self
 
     @asynccontextmanager
-    async def announce(self, *messages: Message) -> AsyncIterator[Announcement[G]]:
+    async def announce(self, *messages: Message, once: str | None = None) -> AsyncIterator[Announcement[G]]:
         """Announce what the block does, as Bridge.announce says, with `async with`.
 
         A cancelled task gets CancelledError and nothing else. Before the COMMIT is sent, that rolls back; afterwards a
         check decides.
         """
         message = announced(self, messages, self._options)
+        key = once_row_id(self.group, once)
+        if key is not None and (looking := self._listener.refuse_repeat(key)) is not None:
+            await looking
         tx = None
         try:
             async with self._attempt(message) as attempt:
                 tx = Announcement[G](attempt)
+                attempt.given.course.once = key
                 async with opened_by(self._listener, attempt.given) as opened:
                     yield tx.begin_body(opened)
                 tx.end_body()
@@ -186,10 +190,7 @@ class AsyncBridge(Generic[G]):
         return await _in_thread(self._cancels_in, runtime.cancellation.cancel, transaction, reason, timeout)
 
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
-        """Wait up to `timeout` seconds (None: 30 s for each END record) for the ENDs of all sends that have returned.
-
-        Returns the number of ENDs that are not settled.
-        """
+        """Wait up to `timeout` seconds for the ENDs of all sends that have returned, as Bridge.flush does."""
         self._require_ours()
         runtime = self._life.runtime
         if runtime is None or (self._closing is not None and self._closing.done()):
@@ -203,10 +204,9 @@ class AsyncBridge(Generic[G]):
             return runtime.flush(0)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """Wait up to `timeout` seconds (None: as long as it takes), as TransactionProducer.close does, and stop.
+        """Wait up to `timeout` seconds, as Bridge.close does, and stop.
 
-        Another call waits for the first one. A cancelled call goes on in the background. A listener method, and a task
-        that it has started, gets UsageError, because `close` would wait for it.
+        Another call waits for the first one. A cancelled call goes on in the background.
         """
         if self._life.is_of_another_process():
             return

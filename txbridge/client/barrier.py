@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import secrets
@@ -54,6 +55,17 @@ def creation_time(born: int | None) -> int:
 def new_barrier_id() -> str:
     """A random identity for a table: 64 bits, as many as a state has room for."""
     return secrets.token_hex(8)
+
+
+def once_row_id(group: str, key: str | None) -> str | None:
+    """The id of the row of a key (`announce(once=...)`). Its state is half of the transaction's id."""
+    if key is None:
+        return None
+    if not isinstance(key, str) or not key:
+        raise UsageError(f"once takes the text that names a request, not {key!r}")
+    # A group has no space. 104 bits are what an id has room for.
+    digest = hashlib.blake2b(f"{group} {key}".encode(errors="surrogatepass"), digest_size=13)
+    return f"once-{digest.hexdigest()}"
 
 
 def is_busy(error: Any) -> bool:

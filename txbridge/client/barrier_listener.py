@@ -11,6 +11,7 @@ from typing import Any
 from txbridge.client.answers import G, LocalTransactionState, Rollback, RolledBackByCheck, Stage, Stored
 from txbridge.client.barrier import ANSWERS, BARRIER_ROW, COMMITTED, ROLLED_BACK, Barrier, PurgedError, is_busy
 from txbridge.client.base.log import report
+from txbridge.client.errors import AlreadyDoneError
 from txbridge.client.listener import Opened, TransactionListener
 from txbridge.client.message import MessageExt
 from txbridge.errors import UsageError
@@ -51,6 +52,10 @@ class BarrierListener(TransactionListener[G]):
         """The states in the table by id. An id without a row is left out. Waits no longer than a check may."""
 
     @abstractmethod
+    def _read_ids(self, least: str, greatest: str) -> list[str]:
+        """The ids in the table within these bounds, as `_read_states` reads."""
+
+    @abstractmethod
     def _write_state(self, row_id: str, state: str, born: int | None) -> None:
         """Write a row. Raises RowDecidesError, from the database's own error, if it is there.
 
@@ -63,6 +68,11 @@ class BarrierListener(TransactionListener[G]):
         if self._barrier.id is None:
             self.verify()
         return self._barrier.id
+
+    def refuse_repeat(self, row_id: str) -> None:
+        self._verify_once()
+        if half := self._read_states(row_id).get(row_id):
+            raise AlreadyDoneError(next(iter(self._read_ids(f"{half:0<32}", f"{half:F<32}")), half))
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState | Stored:
         """Run the application's function and write the transaction's row, all or nothing.
@@ -96,6 +106,7 @@ class BarrierListener(TransactionListener[G]):
             with self._open_row(message) as opened:
                 yield opened
         except RowDecidesError:
+            self._find_repeat(message)
             # A check was faster, or the application has called this method twice with one message.
             if (decision := self._decision_of(message)) is not LocalTransactionState.ROLLBACK_MESSAGE:
                 course.stage = Stage.COMMITTED if decision is LocalTransactionState.COMMIT_MESSAGE else course.stage
@@ -110,6 +121,9 @@ class BarrierListener(TransactionListener[G]):
                 "a check was first and has rolled the transaction back, without effect: send it again"
             ) from None
         except BaseException as error:
+            if is_busy(error.__cause__):
+                # At some isolation levels the end of the first one is a conflict.
+                self._find_repeat(message)
             self._barrier.note_failed(message.transaction_id)
             if self._is_committed(message, error) and not message.has_half:
                 raise UsageError(
@@ -121,6 +135,17 @@ class BarrierListener(TransactionListener[G]):
             raise
         if not message.has_half and self.forwarding is not None:
             self.forwarding.count_stored()
+
+    def _find_repeat(self, message: MessageExt) -> None:
+        """Raise AlreadyDoneError if the rows were not written because the key was committed before."""
+        course = message.course
+        if course.once is not None and course.stage is Stage.BEFORE:
+            try:
+                self.refuse_repeat(course.once)
+            except AlreadyDoneError:
+                self._barrier.note_failed(message.transaction_id)
+                course.stage = Stage.ROLLED_BACK
+                raise
 
     def _is_committed(self, message: MessageExt, error: BaseException) -> bool:
         """Whether the table says that a transaction which has failed is committed. Notes if it is rolled back."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from datetime import timedelta
 
-from txbridge.client.barrier import COMMITTED
+from txbridge.client.barrier import ROLLED_BACK
 from txbridge.client.message import now_ms
 from txbridge.errors import UsageError
 from txbridge.topics.spec import HALF_RETENTION_MS
@@ -58,11 +58,11 @@ class PurgedTable(ABC):
         """`created_at` of the oldest row within [start, before) after `skipped` others; None if there is none."""
 
     @abstractmethod
-    def delete_rows(self, start: int, before: int, state: str | None) -> int:
-        """Delete rows within [start, before), in one transaction; with `state` only rows in it. Returns how many."""
+    def delete_rows(self, start: int, before: int, kept: str | None) -> int:
+        """Delete rows within [start, before), in one transaction, but those in the state `kept`. Returns how many."""
 
     @abstractmethod
-    def count_rows(self, start: int, before: int, state: str | None) -> int:
+    def count_rows(self, start: int, before: int, kept: str | None) -> int:
         """Number of rows that `delete_rows` would delete."""
 
     def time_before(self, older_than: timedelta) -> int:
@@ -77,9 +77,9 @@ class PurgedTable(ABC):
         _require_positive(older_than, batch)
         return self._purge_range(_BEGINNING, self.time_before(older_than), None, batch, dry_run)
 
-    def _purge_range(self, start: int, before: int, state: str | None, batch: int, dry_run: bool) -> int:
+    def _purge_range(self, start: int, before: int, kept: str | None, batch: int, dry_run: bool) -> int:
         if dry_run:
-            return self.count_rows(start, before, state)
+            return self.count_rows(start, before, kept)
         deleted = 0
         # Batches are ranges of time and not lists of keys: no database reads its index twice for them, and the number
         # of parameters has no limit. A range that another purge has deleted has no rows.
@@ -88,7 +88,7 @@ class PurgedTable(ABC):
             following = self.find_time(first, before, batch)
             # Rows of one millisecond go together, however many they are.
             end = before if following is None else max(following, first + 1)
-            deleted += self.delete_rows(first, end, state)
+            deleted += self.delete_rows(first, end, kept)
             first = None if following is None else end
         return deleted
 
@@ -116,7 +116,7 @@ class PurgedBarrierTable(PurgedTable):
         if not dry_run:
             self.raise_mark(before + MARK_MARGIN)
         deleted = self._purge_range(_BEGINNING, all_before, None, batch, dry_run)
-        return deleted + self._purge_range(all_before, before, COMMITTED, batch, dry_run)
+        return deleted + self._purge_range(all_before, before, ROLLED_BACK, batch, dry_run)
 
     def _latest(self) -> int:
         # A machine whose clock is ahead must not raise the mark above messages to come.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
+from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.coroutines import require_plain
@@ -32,16 +33,15 @@ if TYPE_CHECKING:
 class Bridge(Generic[G]):
     """Announces on Kafka what transactions do, and answers the worker's checks. Thread-safe.
 
-    Use it as a context manager, or call `close` at the end. `start`, the `with` statement or the first announcement
-    starts it. After a fork, create a new one in the child.
+    `start`, the `with` statement or the first announcement starts it; `close` or the end of `with` ends it. After a
+    fork, create a new one in the child.
 
     Args:
         group: The producer group. Any process of the group may be asked about these transactions. 1 to 200 characters
             of A-Z a-z 0-9 . _ -
-        check: Looks a transaction up: called with the message, whose `transaction_id` the body has stored with its
-            data. It returns True if they are committed, False if they are not and never will be, None if nobody knows
-            yet. It may be called in any process of the group, several times. `txbridge_sqlalchemy` has bridges that
-            need none. A TransactionListener is taken, too.
+        check: Looks a transaction up, by the `transaction_id` of the message that it gets. It returns True if its data
+            is committed, False if it is not and never will be, None if nobody knows yet. It may be called in any
+            process of the group, several times. A TransactionListener is taken, too.
         settings: Properties of librdkafka by its own names; at least `bootstrap.servers`. They apply to every
             connection. `message.timeout.ms` is the time-out of a half message (default 3,000 ms, RocketMQ's
             sendMsgTimeout). None: no Kafka. Then the check is a listener with an outbox.
@@ -53,15 +53,10 @@ class Bridge(Generic[G]):
             checkRequestHoldMax). The others stay in Kafka; RocketMQ drops them.
         start_timeout (float): Seconds to wait for Kafka at the start, by default 30.
         start_without_kafka (bool): Let a service start while Kafka is away, and connect later (see `start`).
-        timer_max_delay (float): Longest delay of a message, in seconds, by default three days. Use the workers' value,
-            because a worker discards messages with a longer delay.
+        timer_max_delay (float): Longest delay of a message, in seconds, by default three days, as the workers have it.
         commit_interval (float): Seconds for which decisions are gathered, at most, to leave together, by default 0.025.
-            So a commit is visible up to that much later, unless it comes after a quiet time. With 0 it waits only for
-            earlier ones in flight.
+            After a quiet time one leaves at once. With 0 it waits only for earlier ones in flight.
         metrics (ClientMetrics): Counts the work of this bridge. One object may serve several bridges.
-
-    Raises:
-        UsageError: An argument cannot work.
 
     """
 
@@ -106,9 +101,9 @@ class Bridge(Generic[G]):
     def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the bridge runs already.
 
-        With `start_without_kafka`, or if the listener has an outbox, the call returns after 5 s without an answer of
-        Kafka, and the bridge goes on trying. Meanwhile sends raise PrepareError at once, or store their messages.
-        What is found wrong later (LayoutError) is raised by the sends that are not stored, and logged.
+        With `start_without_kafka`, or an outbox, it returns after 5 s without an answer of Kafka, and the bridge goes
+        on trying. Meanwhile sends raise PrepareError at once, or store their messages. What is found wrong later
+        (LayoutError) is logged, and raised by the sends that are not stored.
 
         Raises:
             LayoutError: The internal topics are not as the protocol needs them.
@@ -123,7 +118,7 @@ class Bridge(Generic[G]):
         return self
 
     @contextmanager
-    def announce(self, *messages: Message) -> Iterator[Announcement[G]]:
+    def announce(self, *messages: Message, once: str | None = None) -> Iterator[Announcement[G]]:
         """Announce what the block does: the messages are delivered if, and only if, its transaction is committed.
 
         Kafka stores the messages first, as one half message. Leaving the block normally commits. An exception rolls
@@ -133,9 +128,14 @@ class Bridge(Generic[G]):
 
         It does not wait for the acknowledgement of the decision: `flush` does.
 
+        `once` names what is done, as a request that may come again. The database keeps this key of the group in the
+        same transaction, so of all blocks with one key, in any process, one is committed. A rollback leaves no key.
+
         Raises:
-            UsageError: The messages cannot be sent, or this is in the block of another announcement of this bridge,
-                whose transaction would not be the same one. The body was not run.
+            AlreadyDoneError: The key was committed before, by the transaction that the error names. If another block
+                with this key still runs, this one waits for its end.
+            UsageError: The messages cannot be sent, the bridge has no SQL for `once`, or this is in the block of
+                another announcement of this bridge, whose transaction would not be the same one. The body was not run.
             PrepareError: Kafka did not acknowledge the half message. The body was not run, and trying again is safe.
                 With an outbox the messages are stored instead.
             LayoutError, EnvironmentProblemError: This call starts the bridge, and the start fails as in `start`.
@@ -144,10 +144,13 @@ class Bridge(Generic[G]):
         """
         message = announced(self, messages, self._options)
         runtime = self._life.runtime or self._life.start_client()
+        if (key := once_row_id(self.group, once)) is not None:
+            self._listener.refuse_repeat(key)
         running, tx = calling(self), None
         try:
             with running, self._attempt(runtime, running, message) as attempt:
                 tx = Announcement[G](attempt)
+                attempt.given.course.once = key
                 with self._listener.open_transaction(attempt.given) as opened:
                     yield tx.begin_body(opened)
                 tx.end_body()
@@ -182,16 +185,12 @@ class Bridge(Generic[G]):
         """Cancel a transaction of the group that is committed and not delivered yet, because its time has not come.
 
         `transaction` is the `tx` of its announcement, a result, or its id, which any process of the group may name. The
-        worker answers, so the result says what happened. If the delivery is under way, either the transaction is
-        cancelled and never delivered, or it is too late. `reason` is for people: the copy in the discard topic, OP and
-        the audit show it.
-
-        Blocks until the worker has answered, some 50 ms, and at most `timeout` seconds (None: no limit). RocketMQ has
-        no such call for transactional messages; it recalls delayed ones.
+        worker answers what has happened, in some 50 ms, and at most `timeout` seconds (None: no limit). `reason` is for
+        people: the copy in the discard topic, OP and the audit show it.
 
         Raises:
-            UsageError: This is no transaction id, there is no reason, or the message is in the outbox.
-                Also in a callback of the bridge. Nothing was sent.
+            UsageError: No transaction id, no reason, a message in the outbox, or a call of a callback. Nothing was
+                sent.
             TimeoutError: No worker has answered within `timeout`. The text says whether the command stands in END: then
                 it is applied when a worker runs.
             EndTransactionError: Kafka did not acknowledge the command.
@@ -206,14 +205,9 @@ class Bridge(Generic[G]):
     def flush(self, timeout: float | None = None) -> int:
         """Wait until Kafka has acknowledged the ENDs of all calls that have returned.
 
-        `timeout` is in seconds. With None it waits as long as the client tries to send the ENDs (30 s for each END
-        record), and as long as the local transactions of submitted messages take. Returns the number of transactions
-        that are not settled. An END that was given up is settled.
-
-        Raises:
-            UsageError: The caller is the local transaction of a submitted message, or a callback in a thread that
-                `flush` would wait for. Also after a fork.
-
+        At most `timeout` seconds. With None as long as the client tries to send the ENDs (30 s for each record) and
+        submitted local transactions take. Returns how many transactions are not settled. One whose END was given up is.
+        Raises UsageError after a fork, and in a thread that it would wait for.
         """
         runtime = self._life.runtime
         if runtime is None:
@@ -232,17 +226,12 @@ class Bridge(Generic[G]):
     def close(self, timeout: float | None = None) -> None:
         """Wait for running local transactions, their ENDs and running checks, and stop. Later sends are refused.
 
-        `timeout` is in seconds. None waits as long as these take. Each END record is tried for 30 s, and those of a
-        half partition one after another. The worker's checks decide the transactions that are not done by then.
-        A start that is under way is given up.
+        At most `timeout` seconds; None: as long as these take. Each END record is tried for 30 s, and those of a half
+        partition one after another. Checks decide what is not done by then. A start that is under way is given up.
 
-        Another call does nothing, unless a signal interrupted the first one. Then it goes on. In a forked child the
-        call does nothing.
-
-        Raises:
-            UsageError: The caller is the block of an announcement, a check, a signal handler that interrupts one, or a
-                callback in a thread of the bridge (`error_cb`, `stats_cb`). `close` would wait for these.
-
+        Another call does nothing, unless a signal interrupted the first one; nor does one in a forked child. Raises
+        UsageError in the block of an announcement, a check and a callback (`error_cb`, `stats_cb`), for which it would
+        wait.
         """
         if self._life.is_of_another_process():
             return

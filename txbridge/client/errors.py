@@ -73,8 +73,22 @@ class OutcomeUnknownError(TxBridgeError):
         self.transaction_id = transaction_id
 
 
-def answer_of(error: PrepareError | OutcomeUnknownError) -> tuple[int, dict[str, str], dict[str, str]]:
+class AlreadyDoneError(TxBridgeError):
+    """An announcement's key (`once`) was committed before. The block was not run, and nothing is announced again."""
+
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(f"transaction {short_id(transaction_id)} has done this before: nothing was done again")
+        #: Name of the first transaction, which its block may have stored with its data. Keep it secret, as every one.
+        self.transaction_id = transaction_id
+
+
+def answer_of(
+    error: PrepareError | OutcomeUnknownError | AlreadyDoneError,
+) -> tuple[int, dict[str, str], dict[str, str]]:
     """Return what a web service answers: status, body and headers."""
+    if isinstance(error, AlreadyDoneError):
+        # To a caller that had no answer, the repetition is the success that it has missed.
+        return 200, {"done": "before", "transaction": short_id(error.transaction_id)}, {}
     if isinstance(error, OutcomeUnknownError):
         return 503, {"error": "not known yet", "transaction": short_id(error.transaction_id)}, {}
     # A second: shorter than most outages, and no burden.

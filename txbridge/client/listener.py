@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Looks a transaction up: whether it is committed, None if nobody knows yet.
 Check: TypeAlias = Callable[[MessageExt], bool | None]
+_NO_KEYS = "once needs a bridge with SQL, whose table has the keys: one of txbridge_sqlalchemy, or Django's announce"
 AsyncCheck: TypeAlias = Check | Callable[[MessageExt], Awaitable[bool | None]]
 
 
@@ -51,22 +52,20 @@ class TransactionListener(ABC, Generic[G]):
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> Answer:
         """Run the local transaction of a send. Kafka has stored the half message.
 
-        It runs in the thread that sends. For a submitted message it runs in the producer's pool, for an
+        It runs in the thread that sends; for a submitted message in the producer's pool, for an
         AsyncTransactionProducer in the loop's default executor.
 
-        It returns a state, and may raise `Rollback` to roll back with a reason. None and any other exception count as
-        unknown. An exception is not raised again: the result has it as `local_exception`, and its text goes to the
-        worker as the remark.
+        It returns a state; True commits, and False rolls back. `Rollback` rolls back with a reason. None and any other
+        exception count as unknown. The result has the exception as `local_exception`, and the worker its text.
         """
 
     @abstractmethod
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState | bool | None:
+    def check_local_transaction(self, message: MessageExt) -> Answer:
         """Look up the outcome of the local transaction `message.transaction_id`.
 
         It runs in the producer's pool, for an AsyncTransactionProducer in the loop's default executor. The worker may
-        ask any process of the producer group, even one that never ran this transaction. None and an exception count as
-        unknown, and the worker will ask again; `Rollback` rolls back with its reason. True commits, and False rolls
-        back.
+        ask any process of the group. After None and an exception it asks again; `Rollback` rolls back with its reason.
+        True commits, and False rolls back.
         """
 
     def open_transaction(self, message: MessageExt) -> AbstractContextManager[Opened[G]]:
@@ -75,6 +74,13 @@ class TransactionListener(ABC, Generic[G]):
         A listener that wraps one of txbridge's passes the call on.
         """
         return nullcontext(Opened(message))
+
+    def refuse_repeat(self, row_id: str) -> None:  # noqa: ARG002  listeners with SQL use it
+        """Raise AlreadyDoneError if a transaction has committed this row of a key. Only listeners with SQL know.
+
+        A listener that wraps one of txbridge's passes the call on.
+        """
+        raise UsageError(_NO_KEYS)
 
     def barrier_id(self) -> str | None:
         """Identity of the barrier table for the next half message; None if the listener has none.
@@ -244,6 +250,10 @@ class AsyncTransactionListener(ABC, Generic[G]):
     def open_transaction(self, message: MessageExt) -> AbstractAsyncContextManager[Opened[G]]:
         """Return the local transaction around the body of an announcement, as in TransactionListener."""
         return nullcontext(Opened(message))
+
+    def refuse_repeat(self, row_id: str) -> Awaitable[None] | None:  # noqa: ARG002  as above
+        """Raise AlreadyDoneError, as in TransactionListener."""
+        raise UsageError(_NO_KEYS)
 
     def barrier_id(self) -> Awaitable[str | None] | str | None:
         """Identity of the barrier table for the next half message, as in TransactionListener. It must not block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from txbridge.client.message import Message, check_content, check_units, now_ms
@@ -74,6 +75,14 @@ def decode_after(text: Any) -> tuple[EarlierEnd, ...]:
         if not (is_group(str(group)) and is_transaction_id(str(transaction_id)) and are_numbers):
             raise UsageError(f"the header {AFTER} is not as a listener with an outbox writes it")
     return ends
+
+
+def message_of_row(row: Mapping[str, Any]) -> tuple[Message, tuple[EarlierEnd, ...]]:
+    """The message of a row as `row_of_message` and `row_after` make it, and the ENDs before it."""
+    headers = decode_headers(row["headers"] or "[]")
+    after = decode_after(headers.pop(0)[1]) if headers and headers[0][0] == AFTER else ()
+    fields = (row["timestamp"], row["partition"], None, row["deliver_at"])
+    return Message(row["topic"], row["value"], row["key"], headers, *fields), after
 
 
 def encode_headers(headers: Headers) -> str | None:

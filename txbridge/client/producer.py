@@ -1,19 +1,21 @@
-"""The client for threads: RocketMQ's TransactionMQProducer on Kafka."""
+"""The clients for threads and for asyncio: RocketMQ's TransactionMQProducer on Kafka."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, Unpack
 
 from txbridge.client.answers import G
+from txbridge.client.async_bridge import AsyncBridge
 from txbridge.client.base.contained import ContainedFuture, calling, is_called_by
 from txbridge.client.bridge import Bridge
 from txbridge.client.flow.pipeline import Pipeline
-from txbridge.client.listener import TransactionListener, execute
+from txbridge.client.listener import AsyncTransactionListener, TransactionListener, call_function, execute
 from txbridge.client.message import Message
 from txbridge.client.options import ProducerOptions, require_positive
-from txbridge.client.result import TransactionSendResult
+from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
 from txbridge.client.several_messages import joined
 from txbridge.errors import UsageError
 
@@ -35,7 +37,7 @@ class TransactionProducer(Bridge[G]):
         self,
         group: str,
         listener: TransactionListener[G],
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | None,
         *,
         execute_thread_pool_max_size: int = 1,
         check_thread_pool_max_size: int = 1,
@@ -55,21 +57,12 @@ class TransactionProducer(Bridge[G]):
         This is RocketMQ's sendMessageInTransaction. The local transaction is the listener's, which gets `arg`. An
         exception of it is in the result instead of being raised.
 
-        Of several messages readers see all or none, in each partition in their order. They are one half message with
-        one local transaction and one decision; the listener finds them in `message.messages`. At most 1,000 messages go
-        to at most 100 topics, together as large as one. RocketMQ has no such call.
+        Of several messages readers see all or none, in each partition in their order. The listener finds them in
+        `message.messages`. At most 1,000 messages go to at most 100 topics, together as large as one.
 
         The call blocks until Kafka has acknowledged the half message, at most 1 s longer than `message.timeout.ms`, and
-        while the listener runs. It does not wait for the acknowledgement of the END: `wait` of the result does.
-
-        Raises:
-            UsageError: The message cannot be sent, or the producer is closed. Nothing was sent.
-            PrepareError: Kafka did not acknowledge the half message. The local transaction was not run.
-            LayoutError, EnvironmentProblemError: This call starts the producer, and the start fails as in `start`.
-
-        If the listener has an outbox, the message is stored there instead when Kafka is away (docs/outbox.md):
-        `send_status` of the result is STORED.
-
+        while the listener runs. It does not wait for the acknowledgement of the END: `wait` of the result does. Raises
+        what `announce` raises before the body. If an outbox has stored the message, `send_status` is STORED.
         """
         message = joined(message, self._options.names)
         runtime = self._life.runtime or self._life.start_client()
@@ -85,17 +78,12 @@ class TransactionProducer(Bridge[G]):
         """Like `send_message_in_transaction`, in the background: one thread can have many transactions in flight.
 
         Returns when the half message is handed over. When Kafka has acknowledged it, the local transaction runs in
-        one thread of the producer, or `execute_thread_pool_max_size`. One thread keeps the order in which the half
-        messages of a partition are stored, which is the order of the calls. Then the END is queued, and the future
-        resolves with the TransactionSendResult.
+        one thread of the producer, or `execute_thread_pool_max_size`. One thread keeps the order of the calls in each
+        half partition. Then the END is queued, and the future resolves with the result, or fails with what
+        `send_message_in_transaction` would raise. Its callbacks run in the threads of the local transactions.
 
-        The future fails with the error that `send_message_in_transaction` would raise: PrepareError, KeyboardInterrupt.
-        Its callbacks run in the threads of the local transactions, and delay them.
-
-        The call blocks while 2,000 transactions, or messages of 64 MiB together, are between call and decision. It does
-        not block in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
-        RocketMQ has no such call. It raises what `send_message_in_transaction` raises before the half message is handed
-        over.
+        The call blocks while 2,000 transactions, or messages of 64 MiB together, are between call and decision, but not
+        in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
         """
         message = joined(message, self._options.names)
         runtime = self._life.runtime or self._life.start_client()
@@ -121,3 +109,47 @@ class TransactionProducer(Bridge[G]):
         """End the pipeline. Submitted messages whose local transaction has not begun fail with PrepareError."""
         self._pipeline.close()
         super()._finish_calls(timeout)
+
+
+class AsyncTransactionProducer(AsyncBridge[G]):
+    """TransactionProducer with `await`. Arguments, calls, results and errors are the same unless stated otherwise.
+
+    Args, where they differ from those of AsyncBridge:
+        listener: An AsyncTransactionListener, or a TransactionListener, whose methods then run in the loop's default
+            executor.
+
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: AsyncTransactionListener[G] | TransactionListener[G],
+        settings: Mapping[str, Any],
+        *,
+        check_concurrency: int = 1,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        if not isinstance(listener, AsyncTransactionListener | TransactionListener):
+            raise UsageError(
+                f"an AsyncTransactionListener or a TransactionListener is needed, not {type(listener).__name__}"
+            )
+        super().__init__(group, listener, settings, check_concurrency=check_concurrency, **options)
+
+    async def send_message_in_transaction(
+        self, message: Message | Iterable[Message], arg: Any = None
+    ) -> AsyncTransactionSendResult:
+        """Store the half message, run the local transaction with `arg`, and send its decision.
+
+        Any number of tasks may await it at the same time. While 2,000 sends, or messages of 64 MiB together, are in
+        flight, further sends wait. Sends of a listener method do not wait.
+
+        If it is cancelled before Kafka has acknowledged the half message, the attempt is given up. While the local
+        transaction runs, unknown is sent, or rollback if a SQL listener is sure of it. A plain listener method goes on
+        in its thread, and `close` waits for it.
+        """
+        message = joined(message, self._options.names)
+        left: list[asyncio.Future[Any]] = []
+        async with self._attempt(message, left) as attempt:
+            run = self._listener.execute_local_transaction
+            attempt.outcome = await call_function(run, attempt.given, arg, left_running=left.append)
+        return AsyncTransactionSendResult.of_attempt(attempt, _hand_over=self._hand_over)

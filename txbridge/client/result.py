@@ -85,15 +85,10 @@ class TransactionSendResult(_Sent):
     """A half message that is stored, with the outcome of its local transaction."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has acknowledged the END.
+        """Wait until Kafka has acknowledged the END. Soon after, the worker has applied it.
 
-        `timeout` is in seconds. With None it waits as long as the client tries to send the END, 30 s for each record. A
-        committed message becomes visible soon after, when the worker has applied the END.
-
-        Raises:
-            EndTransactionError: The END was given up.
-            TimeoutError: Kafka has not acknowledged the END within `timeout`.
-
+        Raises EndTransactionError if the END was given up, and TimeoutError after `timeout` seconds. None: as long as
+        the client tries to send it, 30 s for each record.
         """
         self.end.result(timeout)
 
@@ -105,10 +100,7 @@ class AsyncTransactionSendResult(_Sent):
     _hand_over: HandOver = field(kw_only=True, repr=False, compare=False)
 
     async def wait(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  as the blocking one
-        """Like TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END.
-
-        Raises also UsageError in another event loop.
-        """
+        """Like TransactionSendResult.wait, without blocking the event loop. Several tasks may wait for one END."""
         end = self.end
         if not end.done():
             self._hand_over.require_this_loop()

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from txbridge.client.listener import TransactionListener
-from txbridge.client.producer import TransactionProducer
 from txbridge.errors import TxBridgeError
 from txbridge.testing.backends import Backend, EmbeddedBackend, RunningWorker
 from txbridge.testing.memory import MemoryBridge
@@ -135,20 +133,3 @@ def txbridge(
 def txbridge_worker(txbridge: Sandbox) -> RunningWorker:
     """A worker of the sandbox that serves."""
     return txbridge.start_worker()
-
-
-@pytest.fixture
-def txbridge_listener() -> TransactionListener:
-    """The listener of `txbridge_producer`; override it."""
-    raise pytest.UsageError("define a fixture txbridge_listener that returns your TransactionListener")
-
-
-@pytest.fixture
-def txbridge_producer(
-    txbridge: Sandbox,
-    txbridge_worker: RunningWorker,  # noqa: ARG001  there must be one
-    txbridge_listener: TransactionListener,
-) -> Iterator[TransactionProducer]:
-    """A started producer of the group `test` with your `txbridge_listener`; a worker serves."""
-    with TransactionProducer("test", txbridge_listener, txbridge.settings, namespace=txbridge.namespace) as producer:
-        yield producer

@@ -226,11 +226,9 @@ class Sandbox:
     def let_checks_be_due(self, timeout: float = DEFAULT_TIMEOUT_S) -> int:
         """Make the next check of every pending transaction due now, wait until all are sent, and return their number.
 
-        A transaction that has had its last check is discarded instead. The producer group must be live, or no check is
-        sent: AssertionError after `timeout` seconds. The answers come a moment later: `wait_fate` waits for them.
-
-        For a moment the workers' clocks are set to the time at which the last of the checks would be due. A held
-        message is tried again in that moment, and then within a minute.
+        A transaction that has had its last check is discarded instead. AssertionError after `timeout` seconds, as
+        without a live process of the group. `wait_fate` waits for the answers. Held messages are tried again, too: for
+        a moment the workers' clocks show the time at which the last check would be due.
         """
         _refuse_on_loop("let_checks_be_due")
         before = self._read_undecided()

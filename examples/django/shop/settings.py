@@ -8,6 +8,7 @@ ROOT_URLCONF = "shop.urls"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["txbridge_django", "shop"]
+MIDDLEWARE = ["txbridge_django.middleware.AnnouncementErrors"]
 
 if os.environ.get("SHOP_POSTGRES_HOST"):
     DATABASES = {

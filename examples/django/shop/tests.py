@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from io import StringIO
 from unittest.mock import patch
 
@@ -21,6 +21,7 @@ from txbridge_django.models import Transaction
 
 from shop.models import Order
 from txbridge import (
+    AlreadyDoneError,
     LocalTransactionState,
     Message,
     MessageExt,
@@ -440,6 +441,20 @@ class Announcements(TransactionTestCase):
         self.bridge.advance(20)
         self.assertEqual(self.announced(), [b"A1", b"reminder"])
 
+    def test_a_key_is_done_once(self):
+        with announce(Message(settings.TOPIC, "A1"), once="order A1") as tx:
+            Order.objects.create(number="A1")
+        with self.assertRaises(AlreadyDoneError) as raised, announce(Message(settings.TOPIC, "A1"), once="order A1"):
+            self.fail("the block was run")
+        self.assertEqual(raised.exception.transaction_id, tx.transaction_id)
+        # As it is if the other one was committed between the look and the transaction.
+        looked = patch.object(
+            DjangoTransactionListener, "refuse_repeat", side_effect=[None, AlreadyDoneError(tx.transaction_id)]
+        )
+        with looked, self.assertRaises(AlreadyDoneError), announce(Message(settings.TOPIC, "A1"), once="order A1"):
+            self.fail("the block was run")
+        self.assertEqual((self.announced(), self.bridge.list_pending()), ([b"A1"], []))
+
     def test_an_exception_comes_out_and_set_rollback_is_one(self):
         for error, fails in ((KeyError("A1"), None), (Rollback, transaction.set_rollback)):
             with self.assertRaises(type(error) if fails is None else error), announce(Message(settings.TOPIC, "A1")):
@@ -465,9 +480,48 @@ class Announcements(TransactionTestCase):
 
 
 class Inside(TestCase):
-    def test_a_test_case_is_a_transaction_of_its_own(self):
-        with self.assertRaisesRegex(UsageError, "in tests use TransactionTestCase"):
-            announce(Message("orders", b"v"))
+    """A test case is a transaction of its own: what is committed within it is so for the test."""
+
+    def setUp(self):
+        self.bridge = self.enterContext(MemoryBridge())
+        self.bridge.relay(outbox.take_rows)
+
+    def announce_twice(self):
+        with announce(Message("orders", "A1", key="A1"), once="A1"):
+            Order.objects.create(number="A1")
+        with self.assertRaises(AlreadyDoneError), announce(Message("orders", "A1"), once="A1"):
+            self.fail("the block was run")
+        with self.assertRaises(KeyError), announce(Message("orders", "A2")):
+            Order.objects.create(number="A2")
+            raise KeyError
+        self.assertEqual(Order.objects.count(), 1)
+
+    def test_announcements_by_kafka(self):
+        with override_settings(TXBRIDGE={**settings.TXBRIDGE, "KAFKA": self.bridge.settings}):
+            self.bridge.lose_decision()
+            self.announce_twice()
+            self.bridge.assert_announced("orders", count=0)
+            self.bridge.let_checks_be_due()
+            self.bridge.assert_announced("orders", "A1")
+
+    def test_announcements_by_the_outbox_need_no_kafka(self):
+        with override_settings(TXBRIDGE={}):
+            self.announce_twice()
+            for error in (None, KeyError, Rollback):
+                with self.assertRaises(error) if error else nullcontext(), announce() as tx:
+                    order = Order.objects.create(number=f"B{error}")
+                    tx.add(Message("bills", f"{order.pk}", delay=20))
+                    if error is KeyError:
+                        raise KeyError
+                    transaction.set_rollback(error is Rollback)
+            with transaction.atomic():
+                outbox.add(Message("orders", '{"id": 3}'))
+        self.bridge.assert_announced("orders", "A1", key="A1")
+        self.bridge.assert_announced("orders", count=2)
+        self.bridge.assert_announced("orders", {"id": 3})
+        self.bridge.assert_announced("bills", count=0)
+        self.bridge.advance(20)
+        self.bridge.assert_announced("bills", str(Order.objects.get(number="BNone").pk))
 
 
 class Settings(TransactionTestCase):

@@ -6,7 +6,7 @@ from django.views.decorators.http import require_POST
 from txbridge_django import announce, is_connected
 
 from shop.models import Order
-from txbridge import Message, OutcomeUnknownError, PrepareError
+from txbridge import Message
 
 
 @csrf_exempt
@@ -17,10 +17,6 @@ def place(request, number):
             order = Order.objects.create(number=number)
     except IntegrityError:
         return JsonResponse({"error": "this order exists"}, status=409)
-    except PrepareError:
-        return JsonResponse({"error": "Kafka did not store the message; nothing has happened, try again"}, status=503)
-    except OutcomeUnknownError:
-        return JsonResponse({"error": "not known yet whether the order was placed"}, status=503)
     return JsonResponse({"order": number, "id": order.pk}, status=201)
 
 

@@ -9,8 +9,9 @@ from fastapi import FastAPI
 from sqlalchemy import create_engine
 
 from tests.support.django_work import configure_django
-from txbridge import AsyncBridge, Bridge, Message, OutcomeUnknownError, PrepareError, Rollback, UsageError
+from txbridge import AsyncBridge, Bridge, Message, Rollback, UsageError
 from txbridge.asgi import EXCEPTION_HANDLERS, readiness
+from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, PrepareError
 from txbridge.testing.memory import MemoryBridge, TransactionState
 
 MESSAGE = Message("orders", b"placed")
@@ -43,6 +44,8 @@ def test_without_sql_a_function_answers_what_a_block_has_left_behind(memory):
         assert (tx.is_committed, memory.read_fate(tx)) == (False, TransactionState.ROLLED_BACK)
         with pytest.raises(UsageError, match="no session or connection"), bridge.announce(MESSAGE) as tx:
             print(tx.session)
+        with pytest.raises(UsageError, match="once needs a bridge with SQL"), bridge.announce(MESSAGE, once="1"):
+            pass
         with pytest.raises(UsageError, match="close\\(\\) was called"), bridge.announce(MESSAGE):
             bridge.close()
 
@@ -53,6 +56,9 @@ async def test_on_a_loop_the_function_may_be_a_coroutine_function(memory, is_pla
         return True
 
     async with AsyncBridge("orders", (lambda _: True) if is_plain else check, memory.settings) as bridge:
+        with pytest.raises(UsageError, match="once needs a bridge with SQL"):
+            async with bridge.announce(MESSAGE, once="1"):
+                pass
         memory.lose_decision()
         async with bridge.announce(MESSAGE):
             pass
@@ -82,7 +88,9 @@ def test_an_application_starts_and_closes_its_bridge_and_answers_for_it(memory, 
     shop.add_route("/readyz", readiness(bridge))
 
     @shop.post("/orders")
-    async def place(fails: bool = False):
+    async def place(fails: bool = False, repeats: bool = False):
+        if repeats:
+            raise AlreadyDoneError("0123456789ABCDEF" * 2)
         if kind is Bridge:
             with bridge.announce(MESSAGE):
                 assert not fails
@@ -94,6 +102,8 @@ def test_an_application_starts_and_closes_its_bridge_and_answers_for_it(memory, 
         with TestClient(shop) as client:
             assert client.post("/orders").status_code == 200
             assert client.get("/readyz").status_code == 200
+            repeated = client.post("/orders?repeats=1")
+            assert (repeated.status_code, repeated.json()["transaction"]) == (200, "01234567")
             unknown = client.post("/orders?fails=1")
             [pending] = memory.list_pending()
             assert (unknown.status_code, unknown.json()["transaction"]) == (503, pending.transaction_id[:8])
@@ -115,5 +125,6 @@ def test_djangos_middleware_answers_for_announcements_alone():
     assert (refused.status_code, refused["Retry-After"]) == (503, "1")
     unknown = middleware.process_exception(None, OutcomeUnknownError("0123456789ABCDEF" * 2))
     assert (unknown.status_code, json.loads(unknown.content)["transaction"]) == (503, "01234567")
+    assert middleware.process_exception(None, AlreadyDoneError("0123456789ABCDEF" * 2)).status_code == 200
     assert middleware.process_exception(None, KeyError()) is None
     assert middleware("request") == "request"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import insert, select, text
-from sqlalchemy.exc import IntegrityError
-from txbridge_sqlalchemy import LostTransactionError, Outbox, SqlBridge, create_outbox
+from sqlalchemy import delete, event, insert, select, text, update
+from txbridge_sqlalchemy import LostTransactionError, Outbox, SqlBridge, create_outbox, purge, transactions
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX
 
 from tests.support.announcer import Announcer
 from tests.support.sql_application import order_ids, orders, state_of
 from tests.support.sql_service import FORMS
-from txbridge import AsyncBridge, Bridge, Message, OutcomeUnknownError, PrepareError, SendStatus, UsageError
+from txbridge import AsyncBridge, Bridge, Message, SendStatus, UsageError
+from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError
+from txbridge.client.message import now_ms
 from txbridge.testing.memory import ClientCrashError, CrashPoint, MemoryBridge, TransactionState
 
 MESSAGE = Message("orders", b"placed", key=b"1")
@@ -77,16 +82,6 @@ def test_p4_an_exception_rolls_back_at_once_and_comes_out_unchanged(engine, anno
     assert announcer.tx.is_committed is False
 
 
-def test_an_error_at_the_commit_is_one_of_the_block(engine, announcer, memory):
-    def twice(work, tx):
-        place(work, tx)
-        place(work, tx)
-
-    with pytest.raises(IntegrityError):
-        announcer.announce(twice, MESSAGE)
-    assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
-
-
 @pytest.mark.parametrize("then", ["leaves", "raises"])
 def test_p4_a_body_that_commits_by_itself_is_decided_by_a_check(engine, announcer, memory, then):
     def meddle(work, tx):
@@ -103,16 +98,6 @@ def test_p4_a_body_that_commits_by_itself_is_decided_by_a_check(engine, announce
     assert (announcer.tx.is_committed, memory.read_fate(announcer.tx)) == (None, TransactionState.PENDING)
     announcer.let_checks_be_due(memory)
     assert (order_ids(engine), values(memory)) == ([1], [b"placed"])
-
-
-def test_a_body_that_rolls_back_by_itself_is_told(engine, announcer, memory):
-    def give_up(work, tx):
-        place(work, tx)
-        work.rollback()
-
-    with pytest.raises(LostTransactionError):
-        announcer.announce(give_up, MESSAGE)
-    assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
@@ -150,6 +135,9 @@ def test_mistakes_are_told_before_anything_is_sent(announcer, memory):
     with pytest.raises(UsageError, match="topic"):
         announcer.announce(place, Message("", b""))
     assert memory.list_pending() == []
+    for key in ("", 1):
+        with pytest.raises(UsageError, match="once takes the text"):
+            announcer.announce(place, MESSAGE, once=key)
     with pytest.raises(UsageError, match="needs a bridge with an outbox"):
         announcer.announce(lambda _, tx: tx.add(MESSAGE), MESSAGE)
     assert memory.read_fate(announcer.tx) is TransactionState.ROLLED_BACK
@@ -167,13 +155,6 @@ def test_an_announcement_in_the_block_of_another_one_is_refused(engine, announce
     with pytest.raises(UsageError, match="in the block of an announcement"):
         announcer.announce(nested, MESSAGE) if announcer.runner is None else announcer.run(nested_on_a_loop)
     assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
-
-
-def test_while_kafka_is_away_the_body_is_not_run(engine, announcer, memory):
-    memory.stop()
-    with pytest.raises(PrepareError, match="Kafka is away"):
-        announcer.announce(place, MESSAGE)
-    assert order_ids(engine) == []
 
 
 @pytest.mark.parametrize(("point", "delivered"), [(CrashPoint.PREPARED, []), (CrashPoint.EXECUTED, [b"placed"])])
@@ -200,7 +181,9 @@ def test_without_kafka_messages_are_rows_of_the_same_transaction(engine, outbox_
         place(given, tx)
         tx.add(Message("orders", f"computed {tx.is_committed}", headers={"a": "b"}), Message("bills", b"2"))
 
-    tx = outbox_alone.announce(work, MESSAGE)
+    tx = outbox_alone.announce(work, MESSAGE, once="1")
+    with pytest.raises(AlreadyDoneError, match=tx.transaction_id[:8]):
+        outbox_alone.announce(work, MESSAGE, once="1")
     assert (tx.is_committed, tx.send_status, tx.half_offset) == (True, SendStatus.STORED, -1)
     assert rows_of_outbox(engine) == [
         ("orders", b"placed", None),
@@ -243,6 +226,69 @@ def test_with_both_the_outbox_stores_what_kafka_does_not_take(url, engine, form,
     assert values(memory) == [b"placed"]
     assert [row[:2] for row in rows_of_outbox(engine)] == [("bills", b"1"), ("orders", b"placed")]
     announcer.close()
+
+
+def test_p4_a_key_that_was_committed_is_told_before_anything_is_sent(engine, announcer, memory):
+    with pytest.raises(KeyError):
+        announcer.announce(lambda *_: {}["x"], MESSAGE, once="request 1")
+    first = announcer.announce(place, MESSAGE, once="request 1").transaction_id
+    for is_purged in (False, True):
+        with pytest.raises(AlreadyDoneError, match=first[:8]) as raised:
+            announcer.announce(place, MESSAGE, once="request 1")
+        assert raised.value.transaction_id == (first[:16] if is_purged else first)
+        with engine.begin() as connection:
+            connection.execute(delete(transactions).where(transactions.c.id == first))
+    # There are the half messages of the first two calls.
+    assert announcer.announce(lambda *_: None, MESSAGE, once="request 2").half_offset == 2
+    assert (order_ids(engine), values(memory)) == ([1], [b"placed"] * 2)
+
+
+@pytest.mark.parametrize("url", ["sqlite", "postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("ends", ["commits", "rolls back"])
+def test_p4_of_two_blocks_with_a_key_one_is_committed(url, engine, form, announcer, memory, ends):
+    other, has_come = Announcer(url, form, memory.settings), threading.Event()
+
+    def note(_connection, _cursor, statement, *_):
+        if statement.startswith("INSERT INTO txbridge_transactions"):
+            has_come.set()
+
+    event.listen(other.engine, "before_cursor_execute", note)
+
+    def run(work, tx):
+        place(work, tx)
+        second.append(pool.submit(other.announce, place, Message("orders", b"second"), once="1"))
+        assert has_come.wait(60)
+        if ends == "rolls back":
+            raise KeyError
+
+    second = []
+    with ThreadPoolExecutor() as pool:
+        with nullcontext() if ends != "rolls back" else pytest.raises(KeyError):
+            first = announcer.announce(run, MESSAGE, once="1").transaction_id
+        if ends == "rolls back":
+            second[0].result(60)
+        else:
+            with pytest.raises(AlreadyDoneError) as raised:
+                second[0].result(60)
+            assert raised.value.transaction_id == first
+    assert values(memory) == [b"second" if ends == "rolls back" else b"placed"]
+    assert (order_ids(engine), memory.list_pending()) == ([1], [])
+    other.close()
+
+
+def test_a_key_is_kept_as_long_as_the_row_of_its_transaction(engine, announcer):
+    announcer.announce(lambda *_: None, MESSAGE, once="1")
+    young, two_hours = now_ms() + 1, 2 * 3_600_000
+    with engine.begin() as connection:
+        connection.execute(
+            update(transactions).where(transactions.c.created_at < young).values(created_at=young - two_hours)
+        )
+        connection.execute(insert(transactions).values(id="young", state="committed", created_at=young))
+    assert purge(engine, timedelta(hours=3)) == 0
+    with pytest.raises(AlreadyDoneError):
+        announcer.announce(lambda *_: None, MESSAGE, once="1")
+    assert purge(engine, timedelta(hours=1)) == 2
+    announcer.announce(lambda *_: None, MESSAGE, once="1")
 
 
 async def test_a_blocking_transaction_is_refused_on_a_loop(engine, memory):

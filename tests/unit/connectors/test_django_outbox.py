@@ -159,8 +159,6 @@ def test_the_setting_of_a_project_without_a_producer_is_checked():
             "TXBRIDGE['DATABASE'] names 'x', which is not in DATABASES"
         ]
         assert check_transactions(databases=["default"]) == []
-    with override_settings(TXBRIDGE={"PATIENCE": 60}):
-        assert len(check_settings()) == 2
     with patch.object(type(connection.features), "supports_transactions", False):
         assert check_transactions() == []
         (error,) = check_transactions(databases=["default"])

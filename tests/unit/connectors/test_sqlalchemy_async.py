@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial, wraps
 from itertools import count
 
@@ -21,7 +22,7 @@ from tests.support.consumed import Record
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, message, order_ids, orders
 from tests.support.sql_application import place as place_plain
 from tests.support.sql_application import place_async as place
-from txbridge import Message, Rollback, UsageError
+from txbridge import AlreadyDoneError, Message, Rollback, UsageError
 from txbridge.testing.memory import MemoryBridge, TransactionState
 
 ID = "0123456789ABCDEF" * 2
@@ -225,7 +226,7 @@ def test_p4_an_announcement_that_is_cancelled_four_times_in_a_row_is_delivered_i
         number, announced = 0, []
 
         async def announce(number):
-            async with bridge.announce(Message("orders", b"%d" % number)) as tx:
+            async with bridge.announce(Message("orders", b"%d" % number), once=str(number)) as tx:
                 announced.append(tx)
                 await place(tx.session, tx, number)
 
@@ -254,6 +255,9 @@ def test_p4_an_announcement_that_is_cancelled_four_times_in_a_row_is_delivered_i
                     values = [message.value() for message in memory.delivered("orders")]
                     assert values.count(b"%d" % number) == order_ids(engine).count(number), where
                     outcomes.add((cancelled, fate, number in order_ids(engine)))
+                    with pytest.raises(AlreadyDoneError) if b"%d" % number in values else nullcontext():
+                        await announce(number)
+                    assert order_ids(engine).count(number) == 1, where
         # Cancelled before, in and after the transaction, and not at all.
         assert outcomes >= {
             *((True, None, False), (True, TransactionState.ROLLED_BACK, False)),

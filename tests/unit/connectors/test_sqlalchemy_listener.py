@@ -445,29 +445,6 @@ def test_our_row_makes_serializable_transactions_no_less_likely_to_commit(url, e
     strict.dispose()
 
 
-@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-def test_a_connection_that_is_lost_at_commit_is_unknown_and_the_check_decides(engine):
-    """A deferred trigger ends the session while the server works on the COMMIT."""
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"
-            )
-        )
-        connection.execute(
-            text(
-                "CREATE CONSTRAINT TRIGGER die AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED "
-                "FOR EACH ROW EXECUTE FUNCTION die()"
-            )
-        )
-    listener = SqlTransactionListener(engine, place)
-    outcomes = outcome_of(listener)
-    assert outcomes == (UNKNOWN, OperationalError)
-    assert rows(engine) == []
-    assert listener.check_local_transaction(MESSAGE) is ROLLBACK
-
-
 @pytest.fixture
 def other(tmp_path):
     """Another database."""
@@ -660,20 +637,6 @@ def test_a_process_that_is_killed_is_judged_by_what_it_committed(url, engine, li
     eventually(lambda: listener.check_local_transaction(MESSAGE) is not UNKNOWN, 10)
     assert listener.check_local_transaction(MESSAGE) is expected
     assert len(rows(engine)) == (expected is COMMIT)
-
-
-def test_a_commit_whose_answer_was_lost_is_found_by_the_check(engine, listener):
-    listener.verify()
-
-    @event.listens_for(engine, "commit")
-    def lose(connection):
-        connection.connection.dbapi_connection.commit()
-        raise OperationalError("COMMIT", {}, Exception("connection lost"))
-
-    assert outcome_of(listener) == (UNKNOWN, OperationalError)
-    event.remove(engine, "commit", lose)
-    assert rows(engine) == [(1, ID)]
-    assert listener.check_local_transaction(MESSAGE) is COMMIT
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import Engine, create_engine
-from txbridge_sqlalchemy import Outbox, SqlTransactionListener, create_outbox, create_table
+from txbridge_sqlalchemy import Outbox, SqlBridge, SqlTransactionListener, create_outbox, create_table
 
 from tests.support.apis import APIS, Asyncio
-from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers, AsyncCommits
+from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Answers
 from txbridge import (
     AsyncTransactionProducer,
     EndTransactionError,
     Message,
     PrepareError,
-    SendStatus,
     TransactionProducer,
     UsageError,
 )
+from txbridge.asgi import EXCEPTION_HANDLERS
 from txbridge.errors import KafkaUnreachableError
 from txbridge.testing.memory import CheckPolicy, ClientCrashError, CrashPoint, MemoryBridge, TransactionState
 
@@ -65,31 +65,6 @@ def test_after_a_crash_another_producer_of_the_group_answers(bridge, point, exec
     assert (len(dying.executed), len(dying.checked), len(heir.checked)) == (executed, 0, checked)
     assert values(bridge) == ([b"value"] if fate is TransactionState.COMMITTED else [])
     assert bridge.list_pending() == []
-
-
-@pytest.mark.filterwarnings("ignore:Using `httpx` with")
-@pytest.mark.parametrize("point", CrashPoint)
-def test_a_crash_within_a_test_client_is_the_error_of_its_request_alone(bridge, point):
-    from fastapi.testclient import TestClient  # it warns when it is imported
-
-    @asynccontextmanager
-    async def lifespan(_):
-        async with AsyncTransactionProducer("test", AsyncCommits(), bridge.settings) as shop.state.producer:
-            yield
-
-    shop = FastAPI(lifespan=lifespan)
-
-    @shop.post("/orders")
-    async def order():
-        await shop.state.producer.send_message_in_transaction(MESSAGE)
-
-    with TestClient(shop) as client:
-        assert client.post("/orders").status_code == 200
-        bridge.crash_at(point)
-        with pytest.raises(ClientCrashError, match=f"dies here: {point.value}"):
-            client.post("/orders")
-        assert client.get("/nothing").status_code == 404
-    assert len(values(bridge)) == (2 if point is CrashPoint.DECIDED else 1)
 
 
 async def test_a_crash_on_an_event_loop(bridge):
@@ -161,17 +136,69 @@ def engine(tmp_path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_an_outbox_takes_messages_while_kafka_is_away(bridge, engine):
+def test_rows_of_an_outbox_are_delivered_once_in_their_order_at_their_times(bridge, engine):
     create_outbox(engine)
-    threads = set(threading.enumerate())
-    bridge.stop()
-    producer = bridge.start_producer(SqlTransactionListener(engine, lambda *_: None, outbox=Outbox()))
-    assert producer.send_message_in_transaction(MESSAGE).send_status is SendStatus.STORED
-    bridge.start()
-    result = producer.send_message_in_transaction(MESSAGE)
-    assert result.send_status is SendStatus.SEND_OK
-    assert values(bridge) == [b"value"]
-    assert set(threading.enumerate()) == threads
+    outbox = Outbox()
+    bridge.relay(partial(outbox.take_rows, engine))
+    with SqlBridge("orders", engine, outbox=outbox) as alone:
+        with pytest.raises(KeyError), alone.announce(MESSAGE):
+            raise KeyError
+        with alone.announce(Message("orders", "first", key="1", headers={"a": b"\xff"})) as tx:
+            tx.add(Message("orders", "later", delay=30), Message("orders", "second", partition=0, timestamp=10**12))
+    with pytest.raises(AssertionError) as raised:
+        bridge.assert_announced("orders", "first", key="2")
+    said, first, second, third = str(raised.value).splitlines()
+    assert said == "orders key='2' value='first': 0 and not 1. Announced:"
+    assert (first, second) == ("  orders: key=b'1' value=b'first'", "  orders: key=None value=b'second'")
+    assert re.fullmatch("  orders: waits (30|29\\.[0-9]+) s", third)
+    [first] = bridge.assert_announced("orders", "first", key="1")
+    assert ("a", b"\xff") in first.headers()
+    assert values(bridge) == [b"first", b"second"]
+    bridge.advance(30)
+    assert values(bridge) == [b"first", b"second", b"later"]
+
+
+def test_a_row_comes_after_the_decision_that_was_lost_before_it(bridge, engine):
+    create_outbox(engine)
+    outbox = Outbox()
+    bridge.relay(partial(outbox.take_rows, engine))
+    with SqlBridge("orders", engine, bridge.settings, outbox=outbox) as both:
+        bridge.lose_decision()
+        for number in range(3):
+            with both.announce(Message("orders", f"{number}", key="1")):
+                bridge.stop() if not number else None
+        assert values(bridge) == []
+        bridge.start()
+        assert values(bridge) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")
+@pytest.mark.parametrize("point", [CrashPoint.PREPARED, CrashPoint.EXECUTED, CrashPoint.DECIDED])
+def test_a_process_dies_within_a_request_of_a_test_client(bridge, engine, point):
+    from fastapi.testclient import TestClient  # it warns when it is imported
+
+    def request():
+        sql = SqlBridge("orders", engine, bridge.settings, patience=0)
+        service = FastAPI(lifespan=sql.lifespan, exception_handlers=EXCEPTION_HANDLERS)
+
+        @service.post("/")
+        def place():
+            with sql.announce(Message("orders", '{"id": 1}'), once="1"):
+                return "placed"
+
+        with TestClient(service) as client:
+            try:
+                answer = client.post("/")
+            finally:
+                assert client.get("/nothing").status_code == 404
+            bridge.advance(60)
+            return answer.json()
+
+    bridge.crash_at(point)
+    with pytest.raises(ClientCrashError):
+        request()
+    assert ("done" in request()) is (point is not CrashPoint.PREPARED)
+    bridge.assert_announced("orders", {"id": 1})
 
 
 def test_what_a_check_raises_is_raised_to_the_test(bridge):

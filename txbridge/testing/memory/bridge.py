@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn, Self, cast
 
 from confluent_kafka import Message
@@ -24,7 +25,7 @@ from txbridge.core.states import TransactionState
 from txbridge.errors import KafkaUnreachableError, UsageError
 from txbridge.testing.fates import FATES, HasCoordinates
 from txbridge.testing.memory.broker import HALF_PARTITIONS, PARTITION, CrashPoint, MemoryBroker
-from txbridge.testing.memory.client import MemoryClient
+from txbridge.testing.memory.client import MemoryClient, deliver_row
 
 _numbers = itertools.count(1)
 #: A client, and a check that it has to answer.
@@ -55,6 +56,7 @@ class MemoryBridge:
         self._broker = MemoryBroker(policy or CheckPolicy())
         #: The clients of all producers that were started and are not closed.
         self._clients: list[MemoryClient] = []
+        self._outboxes: list[Callable[[], Iterable[Mapping[Any, Any]]]] = []
         self._stack = ExitStack()
         BRIDGES[self.bootstrap_servers] = self._open_client
 
@@ -94,10 +96,44 @@ class MemoryBridge:
 
         A message is in the partition that it names, otherwise in 0.
         """
+        self._relay_rows()
         return self._broker.read_topic(topic)
 
     #: The same, by the name that reads well in an assertion.
     delivered = read_visible
+
+    def assert_announced(
+        self, topic: str, value: object = None, *, key: str | None = None, count: int = 1
+    ) -> list[Message]:
+        """Return the visible messages of a topic that have this value and key (None: any), which must be `count`.
+
+        Text and bytes are compared as they are, any other value as JSON. The AssertionError shows all that was
+        announced.
+        """
+        given = value.encode() if isinstance(value, str) else value
+        found = [
+            one
+            for one in self.read_visible(topic)
+            if (key is None or one.key() == key.encode())
+            and (given is None or given == (one.value() if isinstance(given, bytes) else _json_of(one)))
+        ]
+        wanted = "".join(f" {name}={one!r}" for name, one in (("key", key), ("value", value)) if one is not None)
+        shown = self._broker.describe()
+        assert len(found) == count, f"{topic}{wanted}: {len(found)} and not {count}. Announced:\n{shown}"
+        return found
+
+    def relay(self, take_rows: Callable[[], Iterable[Mapping[Any, Any]]]) -> None:
+        """From now on do as a relay: each look and each move of the clock delivers the rows that this call takes.
+
+        It is `Outbox.take_rows` with an engine of the test, or `txbridge_django.outbox.take_rows`.
+        """
+        self._outboxes.append(take_rows)
+
+    def _relay_rows(self) -> None:
+        if self._broker.is_running:
+            for take_rows in self._outboxes:
+                for row in take_rows():
+                    deliver_row(self._broker, row)
 
     def read_discarded(self) -> list[Message]:
         """All records of the discard topic (TRANS_CHECK_MAX_TIME_TOPIC)."""
@@ -154,6 +190,7 @@ class MemoryBridge:
     def each_check_within(self, seconds: float) -> Iterator[_Check]:
         """Let this time pass, and yield each check when it is sent. It must be answered before the next."""
         until = self.now + math.ceil(seconds * 1000)
+        self._relay_rows()
         yield from self._run_turns()
         while self.now < until:
             self._broker.move_clock(until)
@@ -246,6 +283,12 @@ class MemoryHelpers:
     ) -> TransactionState:
         """See MemoryBridge.wait_fate."""
         return self._bridge.wait_fate(transaction, fates)
+
+
+def _json_of(message: Message) -> object:
+    with suppress(TypeError, ValueError):
+        return json.loads(message.value() or b"")
+    return None
 
 
 def _answer_checks(checks: Iterator[_Check]) -> None:

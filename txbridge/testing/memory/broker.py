@@ -20,7 +20,7 @@ from txbridge.core.half_copies import check_headers
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage, parse_half
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.names import Headers, Names
+from txbridge.core.names import Headers, Names, topics_of
 from txbridge.core.plan.choice import ROUND_LIMIT, Limits, Room, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord, abandoned_headers, given_up_headers
@@ -29,6 +29,7 @@ from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
 from txbridge.kafka.topic_lookup import partition_problem
 
+_WAITS = (TransactionState.SCHEDULED, TransactionState.HELD)
 #: There is one half partition, so all decisions keep their order.
 HALF_PARTITIONS, PARTITION = 1, 0
 
@@ -136,6 +137,21 @@ class MemoryBroker:
             self._end += 1
             # Checks are left to the calls that move the clock, which answer them.
             self.run_turns(lambda _: False)
+
+    def describe(self) -> str:
+        """What is visible in each real topic, and what waits, a line each."""
+        with self._lock:
+            names = self._names
+            lines = [
+                f"  {topic}: key={one.key()!r} value={one.value()!r}"
+                for (topic, _), log in self._topics.items()
+                for one in log
+                if topic != names.discard and not topic.startswith(names.check(""))
+            ]
+            for entry in self._open_entries():
+                waits = f"waits {(entry.next_due - self.now) / 1000:g} s" if entry.state in _WAITS else "undecided"
+                lines.append(f"  {', '.join(topics_of(self._halves[entry.offset].real_topic))}: {waits}")
+        return "\n".join(lines) or "  nothing"
 
     def ask_worker(self, value: bytes, headers: Headers) -> Reply:
         """Store a record of END that asks for a reply. Returns the reply."""

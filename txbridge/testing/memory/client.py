@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, cast
 
@@ -16,8 +16,9 @@ from txbridge.client.flow.cancellation import Cancellable, parse_cancellable
 from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch, require_time_taken
 from txbridge.client.listener import ListenerOutcome
-from txbridge.client.message import Message, MessageLimits, now_ms
+from txbridge.client.message import Message, MessageLimits, new_transaction_id, now_ms
 from txbridge.client.options import ClientOptions
+from txbridge.client.outbox_values import message_of_row
 from txbridge.client.prepare.half_writer import Report, headers_of
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import CANCELLABLE, CancelResult
@@ -34,6 +35,8 @@ from txbridge.topics.spec import DEFAULT_MESSAGE, HALF_RETENTION_MS
 
 #: A time-out (s) that nothing here waits for.
 _PREPARE_TIMEOUT_S = 3.0
+#: The producer group of rows of an outbox.
+_RELAY = "relay"
 _AWAY = "Kafka is away (MemoryBridge.stop)"
 _CHECKED = "nothing is lost: the worker will ask check_local_transaction"
 
@@ -205,6 +208,21 @@ class MemoryClient:
             return []
         self.sends.send_answer(request, outcome)
         return [] if outcome.exception is None or outcome.decision else [outcome.exception]
+
+
+def deliver_row(broker: MemoryBroker, row: Mapping[str, Any]) -> None:
+    """Deliver a row of an outbox as a relay does, after the ENDs that it names. A delay begins now."""
+
+    def commit(group: str, transaction_id: str, offset: int) -> None:
+        entry = DecisionEntry(offset, transaction_id, Decision.COMMIT)
+        broker.store_decision(*encode_end([entry], group, Source.CLIENT))
+
+    message, after = message_of_row(row)
+    for group, earlier_id, _, offset in after:
+        commit(group, earlier_id, offset)
+    transaction_id, sent = new_transaction_id(), _later(message, broker.now)
+    offset, _ = broker.store_half(sent.key, sent.value, headers_of(sent, transaction_id, _RELAY, None))
+    commit(_RELAY, transaction_id, offset)
 
 
 def _later(message: Message, now: int) -> Message:

@@ -50,11 +50,11 @@ class _DjangoTable(PurgedBarrierTable):
         times = self._range(start, before, None).order_by("created_at").values_list("created_at", flat=True)
         return next(iter(times[skipped : skipped + 1]), None)
 
-    def delete_rows(self, start: int, before: int, state: str | None) -> int:
-        return int(self._range(start, before, state).delete()[0])
+    def delete_rows(self, start: int, before: int, kept: str | None) -> int:
+        return int(self._range(start, before, kept).delete()[0])
 
-    def count_rows(self, start: int, before: int, state: str | None) -> int:
-        return int(self._range(start, before, state).count())
+    def count_rows(self, start: int, before: int, kept: str | None) -> int:
+        return int(self._range(start, before, kept).count())
 
     def find_newest(self) -> int | None:
         newest: int | None = self._rows.filter(created_at__lt=NEVER_PURGED).aggregate(at=Max("created_at"))["at"]
@@ -66,6 +66,6 @@ class _DjangoTable(PurgedBarrierTable):
         if not is_ours and row.state < new:
             self._rows.filter(id=PURGED_ROW, state__lt=new).update(state=new)
 
-    def _range(self, start: int, before: int, state: str | None) -> QuerySet[Transaction]:
+    def _range(self, start: int, before: int, kept: str | None) -> QuerySet[Transaction]:
         within = self._rows.filter(created_at__gte=start, created_at__lt=before)
-        return within if state is None else within.filter(state=state)
+        return within if kept is None else within.exclude(state=kept)
