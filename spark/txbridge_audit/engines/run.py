@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from txbridge_audit.cluster.plan import Plan, Progress
 from txbridge_audit.engines import tasks
-from txbridge_audit.engines.gather import AuditedTopics, Reading, gather
-from txbridge_audit.engines.intake import AuditIntake, AuditRows
+from txbridge_audit.engines.gather import AuditedTopics, AuditIntake, AuditRows, Reading, gather
 from txbridge_audit.engines.other_namespaces import other_namespaces
 from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.reporting import report_on, with_differences
