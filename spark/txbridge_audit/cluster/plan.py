@@ -1,4 +1,4 @@
-"""The plan of one audit, whatever engine makes it: from options, an earlier audit that is made again, or earlier steps."""
+"""The plan of one audit, by either engine: from options, an earlier audit that is made again, or earlier steps."""
 
 from __future__ import annotations
 
