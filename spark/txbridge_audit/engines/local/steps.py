@@ -26,7 +26,7 @@ from txbridge_audit.engines.local.local_rows import LocalReader
 from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.engines.other_namespaces import other_namespaces
 from txbridge_audit.engines.records import refuse_unknown_version
-from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
+from txbridge_audit.engines.run import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
 from txbridge_audit.judge.evidence import Evidence
