@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
@@ -108,14 +107,6 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
             process.wait(120)
 
 
-def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
-    """The JSON report that `spark-submit` prints."""
-    done = submit(log, environment, folder, "--packages", CONNECTOR, *options)
-    assert done.returncode == 1, done.stderr[-3000:]
-    form: dict[str, Any] = json.loads(done.stdout)
-    return form
-
-
 def submit(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run(
         [
@@ -188,7 +179,9 @@ def test_spark_submit_on_a_standalone_master_with_two_workers(
     )
     environment = interpreted | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
     options = ("--master", standalone, "--executor-memory", "512m", "--executor-cores", "1")
-    form = submitted(log, environment, tmp_path, *options)
+    done = submit(log, environment, tmp_path, "--packages", CONNECTOR, *options)
+    assert done.returncode == 1, done.stderr[-3000:]
+    form = json.loads(done.stdout)
     assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
 
 
