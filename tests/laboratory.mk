@@ -29,7 +29,7 @@ audit-spark: setup ## the audit's tests on another Spark than the locked one
 	build/spark-$(SPARK)/bin/python -m pip install --quiet --disable-pip-version-check 'pyspark[connect]==$(SPARK)'
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(build/spark-$(SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/locked.pth"
 	PYTHONPATH=.:spark:connectors build/spark-$(SPARK)/bin/python -m pytest tests/unit/audit tests/integration/test_audit.py tests/integration/test_audit_corruption.py -m "not long" $(ARGS)
-	PYTHONPATH=.:spark:connectors build/spark-$(SPARK)/bin/python -m pytest tests/integration/test_audit_program.py -k test_spark_connect $(ARGS)
+	PYTHONPATH=.:spark:connectors build/spark-$(SPARK)/bin/python -m pytest tests/integration/test_audit_program.py -k "test_spark_connect or standalone" $(ARGS)
 
 # Needs a browser.
 pictures: setup ## what docs/images shows: plots of the pages' tables, and the audit's page, from an audit of a real Kafka

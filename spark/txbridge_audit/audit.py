@@ -17,8 +17,7 @@ from txbridge_audit.cluster import facts
 from txbridge_audit.cluster.cuts import SETTLE_TIMEOUT
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
-from txbridge_audit.cluster.past import PastAudit
-from txbridge_audit.cluster.plan import Plan, Progress
+from txbridge_audit.cluster.plan import PastAudit, Plan, Progress
 from txbridge_audit.engines.gather import AuditedTopics
 from txbridge_audit.engines.local.local_rows import MEMORY, local_audit
 from txbridge_audit.engines.local.state import StateStore

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from txbridge_audit.audit import run_audit
-from txbridge_audit.engines.spark.spark_rows import COLUMNS
+from txbridge_audit.engines.spark.spark_audit import COLUMNS
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, AuditSelection
 from txbridge_audit.report.model import AuditReport

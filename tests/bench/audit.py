@@ -22,7 +22,7 @@ from txbridge_audit import run_audit
 from txbridge_audit.cluster.cuts import Range, ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings, kafka_settings
-from txbridge_audit.engines.spark.spark_rows import read
+from txbridge_audit.engines.spark.spark_audit import read
 from txbridge_audit.engines.spark.spark_session import spark_session
 from txbridge_audit.judge.facts import TopicPartition
 

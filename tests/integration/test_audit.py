@@ -15,7 +15,7 @@ from txbridge_audit import AuditReport, CouldNotAuditError, notebook, run_audit
 from txbridge_audit.audit import AuditEngine
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_config import kafka_settings
-from txbridge_audit.engines.spark import spark_rows
+from txbridge_audit.engines.spark import spark_audit
 
 from tests.support.audit_cases import plant
 from tests.support.audit_log import VIOLATIONS, KafkaLog, transactions
@@ -66,7 +66,7 @@ def test_poll_is_not_waited_out_where_only_markers_are_left(
     kafka: EmbeddedKafka, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each audit would take as long as the greatest silence of a broker that it allows."""
-    monkeypatch.setattr(spark_rows, "POLL_TIMEOUT_MS", 600_000)
+    monkeypatch.setattr(spark_audit, "POLL_TIMEOUT_MS", 600_000)
     log = KafkaLog(kafka.bootstrap_servers)
     record = Record(log.real(ORDERS), 0, b"k", b"v", [])
     log.transaction(record)  # with its marker after it
@@ -74,7 +74,7 @@ def test_poll_is_not_waited_out_where_only_markers_are_left(
     since = time.monotonic()
     for start, end, count in ((0, 4, 1), (1, 2, 0), (1, 4, 0), (3, 4, 0)):
         spans = {(log.real(ORDERS), 0): Range(start, end)}
-        raw = spark_rows.read(spark, kafka_settings(log.servers), spans, committed=True)
+        raw = spark_audit.read(spark, kafka_settings(log.servers), spans, committed=True)
         assert raw.count() == count
     assert time.monotonic() - since < 300
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from txbridge_audit import AuditReport, CouldNotAuditError, run_audit
 from txbridge_audit.cluster import plan
-from txbridge_audit.cluster.past import past_audit
+from txbridge_audit.cluster.plan import past_audit
 from txbridge_audit.judge.facts import AuditSelection
 
 from tests.support.audit_cases import CASES, TAIL, plant

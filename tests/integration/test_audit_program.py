@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
@@ -78,6 +77,8 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
     """Address of a standalone master with two workers of one core each."""
     folder = tmp_path_factory.mktemp("standalone")
     environment = os.environ | interpreted | {"SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
+    # What an executor imports of txbridge the driver has sent.
+    environment.pop("PYTHONPATH", None)
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     started: list[subprocess.Popen[bytes]] = []
 
@@ -106,14 +107,6 @@ def standalone(interpreted: dict[str, str], tmp_path_factory: pytest.TempPathFac
             process.wait(120)
 
 
-def submitted(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
-    """The JSON report that `spark-submit` prints."""
-    done = submit(log, environment, folder, "--packages", CONNECTOR, *options)
-    assert done.returncode == 1, done.stderr[-3000:]
-    form: dict[str, Any] = json.loads(done.stdout)
-    return form
-
-
 def submit(log: KafkaLog, environment: dict[str, str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run(
         [
@@ -126,8 +119,8 @@ def submit(log: KafkaLog, environment: dict[str, str], folder: Path, *options: s
     )
 
 
-#: A Python without any package, and one that claims to be another version.
-WITHOUT_PACKAGES = '#!/bin/sh\nexec {python} -S "$@"\n'
+#: A Python without any package but those in a folder, and one that claims to be another version.
+WITHOUT_PACKAGES = '#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {python} -S "$@"\n'
 OLDER = """#!{python}
 import collections, runpy, sys
 
@@ -154,7 +147,7 @@ def test_spark_submit_says_what_it_lacks(
     environment = dict(interpreted)
     if interpreter is not None:
         python = tmp_path / "python"
-        python.write_text(interpreter.format(python=sys.executable))
+        python.write_text(interpreter.format(python=sys.executable, packages=""))
         python.chmod(0o755)
         environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
     done = submit(log, environment, tmp_path, "--master", "local[2]", *packages)
@@ -172,8 +165,23 @@ def test_spark_submit_says_what_it_lacks(
 def test_spark_submit_on_a_standalone_master_with_two_workers(
     log: KafkaLog, interpreted: dict[str, str], standalone: str, tmp_path: Path
 ) -> None:
+    """The executors have pyarrow and NumPy, and nothing of txbridge."""
+    packages, python = tmp_path / "packages", tmp_path / "python"
+    packages.mkdir()
+    for name in ("pyarrow", "numpy", "numpy.libs"):
+        (packages / name).symlink_to(Path(pyspark.__file__).parents[1] / name)
+    python.write_text(WITHOUT_PACKAGES.format(python=sys.executable, packages=packages))
+    python.chmod(0o755)
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    assert (
+        "No module named 'txbridge'"
+        in run([str(python), "-c", "import pyarrow, txbridge"], env=bare, cwd=tmp_path).stderr
+    )
+    environment = interpreted | {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": sys.executable}
     options = ("--master", standalone, "--executor-memory", "512m", "--executor-cores", "1")
-    form = submitted(log, interpreted, tmp_path, *options)
+    done = submit(log, environment, tmp_path, "--packages", CONNECTOR, *options)
+    assert done.returncode == 1, done.stderr[-3000:]
+    form = json.loads(done.stdout)
     assert (form["violations"]["by_kind"], form["transactions"]) == (VIOLATIONS, len(transactions()))
 
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from txbridge_audit import AuditReport, run_audit
 from txbridge_audit.audit import AuditEngine
-from txbridge_audit.cluster.past import past_audit
+from txbridge_audit.cluster.plan import past_audit
 from txbridge_audit.judge.facts import AuditSelection
 
 from tests.support.audit_engines import Audit, both_engines

@@ -52,9 +52,9 @@ INTERRUPTED = {-signal.SIGINT, 128 + signal.SIGINT}
 ESCAPE = b"\x1b["
 
 
-def leaves(command: object, name: str = "") -> Iterator[str]:
+def leaves(command: Any, name: str = "") -> Iterator[str]:
     if hasattr(command, "commands"):
-        for inner in command.commands.values():
+        for inner in (command.get_command(None, one) for one in command.list_commands(None)):
             yield from leaves(inner, f"{name} {inner.name}".strip())
     else:
         yield name

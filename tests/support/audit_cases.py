@@ -764,6 +764,7 @@ story(
     times=(LONG_AGO, -1),
 )
 story("the_rest_cancelled", "cancelled", first_of_last, give_up, cancel, several=THREE, times=LAST)
+story("given_up_miscounted", "cancelled MISCOUNTED", first_of_last, give_up, let_go, several=THREE, times=LAST)
 story("the_rest_abandoned", "abandoned BY_HAND", first_of_last, abandon, give_up, cancel, several=THREE, times=LAST)
 story("cancelled_before_the_commit_and_abandoned", "abandoned BY_HAND", give_up, hold, abandon, give_up, let_go)
 story(

@@ -13,7 +13,7 @@ from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines import records
 from txbridge_audit.engines.gather import AuditedTopics, Reading
-from txbridge_audit.engines.reporting import report_on
+from txbridge_audit.engines.run import report_on
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import AuditLimits, AuditSelection, Facts, HalfFacts, RealTopicFacts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces, labelled

@@ -26,7 +26,8 @@ from txbridge.testing import backends
 
 #: What the programs import; the harness is for those of tests.
 _IMPORTED = (
-    *("txbridge.cli.app", "txbridge.cli.service_program", "txbridge.worker.app", "txbridge_rocketmq.door_process"),
+    *("txbridge.cli.app", "txbridge.cli.service", "txbridge.cli.rocketmq", "txbridge.cli.service_program"),
+    *("txbridge.worker.app", "txbridge_rocketmq.door_process"),
     *("psycopg", "sqlalchemy.dialects.postgresql.psycopg", "tests.support.harness"),
 )
 #: Signals that a program goes on ignoring, and what it does with them if its parent does not ignore them.

@@ -11,8 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 from txbridge_audit.audit import AuditEngine, follow, run_audit
-from txbridge_audit.cluster.past import past_audit
-from txbridge_audit.cluster.plan import selection_of
+from txbridge_audit.cluster.plan import past_audit, selection_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, AuditSelection
 from txbridge_audit.ledger.place import continued_folder

@@ -76,7 +76,7 @@ def _parameter(option: Option) -> inspect.Parameter:
     )
 
 
-def worker_command() -> Callable[..., None]:
+def _worker_command() -> Callable[..., None]:
     """`txbridge worker` with a parameter for each of the worker's options, so that both always agree."""
 
     def worker(*, config: Path | None = None, **flags: Any) -> None:
@@ -97,6 +97,9 @@ def worker_command() -> Callable[..., None]:
     worker.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     worker.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return worker
+
+
+worker = _worker_command()
 
 
 @spread

@@ -90,7 +90,7 @@ class _Headers:
         return found
 
     def hash_contents(self, batch: Any, users: Any) -> Any:
-        """As `message_frames.content_of`, over key, value and the headers that are marked as the user's."""
+        """As `client_records.content_of`, over key, value and the headers that are marked as the user's."""
         names, values = (part.filter(pa.array(users)) for part in (self.names.cast(pa.binary()), self.values))
         edges = pa.array(np.concatenate([[0], np.cumsum(self._count_by_record(users))]).astype(np.int32))
         # The lengths of all parts, and the parts.

@@ -13,8 +13,7 @@ from txbridge.core.names import Names, delivered_id
 from txbridge_audit.cluster.cuts import Range, ranges
 from txbridge_audit.cluster.kafka_admin import partitions_of
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.engines.gather import AuditedTopics
-from txbridge_audit.engines.intake import Spans
+from txbridge_audit.engines.gather import AuditedTopics, Spans
 from txbridge_audit.engines.records import records_of
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces

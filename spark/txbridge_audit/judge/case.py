@@ -18,7 +18,7 @@ EARLY_MARGIN_MS = 60_000
 
 
 class Case(DeliveredCase):
-    """One transaction before the judge: its mentions (decided.py, delivered.py), and what the facts say about them."""
+    """One transaction before the judge: its mentions (delivered.py), and what the facts say about them."""
 
     def __init__(self, transaction: AuditedTransaction, facts: Facts) -> None:
         super().__init__(transaction)

@@ -35,6 +35,12 @@ def _is_discarded_twice(case: Case) -> bool:
     return case.resumed_at is None or (bool(case.discard_ends) and case.resumed_at < case.discard_ends[0])
 
 
+def _is_miscounted(case: Case) -> bool:
+    # The number in parked entries only rises, and the record of the abandon repeats the last one.
+    told = [discard.delivered for discard in case.transaction.discards if discard.is_abandon]
+    return any(parked.delivered > min(told, default=parked.delivered) for parked in case.transaction.parked)
+
+
 def _is_not_in_topic(case: Case) -> bool:
     if case.fate != fates.UNVERIFIABLE.name or not case.is_named("commit"):
         return False
@@ -112,6 +118,11 @@ UNRECORDED = _finding(
 )
 DISCARDED_TWICE = _finding(
     "DISCARDED_TWICE", "more than one discard record, with no resume between", holds=_is_discarded_twice
+)
+MISCOUNTED = _finding(
+    "MISCOUNTED",
+    "given up after more messages were delivered than the record of the abandon says",
+    holds=_is_miscounted,
 )
 NOT_IN_TOPIC = _finding(
     "NOT_IN_TOPIC",

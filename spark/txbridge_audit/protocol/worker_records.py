@@ -12,6 +12,7 @@ from typing import Any
 from txbridge.core import names as headers
 from txbridge.core.names import SYSTEM_GROUP, Names
 from txbridge.murmur2 import hash_key
+from txbridge_audit.protocol.client_records import content_of
 from txbridge_audit.protocol.mentions import (
     AsideMention,
     CheckMention,
@@ -22,7 +23,6 @@ from txbridge_audit.protocol.mentions import (
     UnreadableMention,
     position_of,
 )
-from txbridge_audit.protocol.message_frames import content_of
 from txbridge_audit.protocol.record import DIGITS, MOST, HeaderTexts, KafkaRecord, coordinates_of, number_of
 
 OUTCOMES = frozenset({"commit", "rollback", "discard", "abandon"})

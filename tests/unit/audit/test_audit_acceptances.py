@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from txbridge_audit.cluster.cuts import AuditCut, settle
-from txbridge_audit.cluster.past import past_audit
+from txbridge_audit.cluster.plan import past_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.table import FATES, VIOLATIONS
 from txbridge_audit.report.acceptances import csv_of, read_acceptances

@@ -20,9 +20,8 @@ from txbridge_audit.cluster import kafka_admin
 from txbridge_audit.cluster.cuts import Range, ranges, settle
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
-from txbridge_audit.cluster.past import Seen
-from txbridge_audit.cluster.plan import selection_of
-from txbridge_audit.engines.reporting import differing
+from txbridge_audit.cluster.plan import Seen, selection_of
+from txbridge_audit.engines.run import differing
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import fates
 from txbridge_audit.judge.facts import AuditSelection, TopicPartition

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from txbridge_audit.cluster.cuts import AuditCut
 from txbridge_audit.cluster.facts import partition_facts, topic_facts
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
-from txbridge_audit.cluster.past import checks_since
+from txbridge_audit.cluster.plan import checks_since
 from txbridge_audit.judge import table
 from txbridge_audit.judge.case import Case
 from txbridge_audit.judge.evidence import Evidence

@@ -497,9 +497,10 @@ def test_what_a_topic_that_is_gone_leaves_open_is_told_and_nobody_is_accused(
         if kind not in {"LOST", "LEAKED", "WRONG_WINNER", "DUPLICATED"}:
             assert halves <= found.get(kind, set()), f"{kind} was not planted"
         # A violation of one kind may become another one: a delivered copy is a phantom once it is known as a copy.
-        first = planted[0]["both_copies_delivered"]
-        assert first is not None
-        assert halves <= set().union(*found.values(), {(PLAIN, first.offset + 1)}), f"{kind} was not planted"
+        # Without the parked entry, what an abandon leaves out seems to have come after it.
+        first, miscounted = (planted[0][case] for case in ("both_copies_delivered", "given_up_miscounted"))
+        others = {(PLAIN, first.offset + 1), (PLAIN, miscounted.offset)}  # type: ignore[union-attr]
+        assert halves <= set().union(*found.values(), others), f"{kind} was not planted"
 
 
 def test_an_emptied_discard_topic_hides_only_what_was_discarded() -> None:

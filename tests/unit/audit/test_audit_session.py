@@ -14,27 +14,17 @@ LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 THEIRS = {"spark.sql.session.timeZone": "Asia/Tokyo", LARGE: "true"}
 
 
-class Conf:
+class Conf(dict[str, Any]):
     """The settings of a session."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = dict(THEIRS)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self.values.get(name, default)
-
-    def set(self, name: str, value: Any) -> None:
-        self.values[name] = value
-
-    def unset(self, name: str) -> None:
-        del self.values[name]
+    set, unset = dict.__setitem__, dict.__delitem__
 
 
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     """A session of Spark Connect. It has no SparkContext, and no second session."""
     monkeypatch.setattr("txbridge_audit.engines.spark.spark_session.F.spark_partition_id", lambda: None)
-    made = MagicMock(spec=["conf", "range"], conf=Conf())
+    made = MagicMock(spec=["conf", "range"], conf=Conf(THEIRS))
     made.range.return_value.select.return_value.distinct.return_value.count.return_value = 7
     return made
 
@@ -46,9 +36,9 @@ def session_of(remote: MagicMock) -> Any:
 def test_a_session_of_spark_connect_has_our_settings_during_an_audit(remote: MagicMock) -> None:
     with session_of(remote) as session:
         assert session is remote
-        assert (remote.conf.values["spark.sql.session.timeZone"], remote.conf.values[PARALLELISM]) == ("UTC", "7")
-        assert remote.conf.values[LARGE] == "false"
-    assert remote.conf.values == THEIRS
+        assert (remote.conf["spark.sql.session.timeZone"], remote.conf[PARALLELISM]) == ("UTC", "7")
+        assert remote.conf[LARGE] == "false"
+    assert remote.conf == THEIRS
 
 
 @pytest.mark.parametrize(

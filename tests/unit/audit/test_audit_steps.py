@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.local.state import StateStore
 from txbridge_audit.engines.local.steps import LocalSteps
-from txbridge_audit.engines.reporting import EXPLAINED
+from txbridge_audit.engines.run import EXPLAINED
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention

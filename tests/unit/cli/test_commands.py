@@ -42,7 +42,9 @@ CONSENT = {"resolve-all": ["commit", "--cause", "x", "--reason", "x"], "demo": [
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for name, one in (group or typer.main.get_command(app)).commands.items():
+    group = group or typer.main.get_command(app)
+    for name in group.list_commands(None):
+        one = group.get_command(None, name)
         if hasattr(one, "commands"):
             yield from commands(one, (*path, name))
         else:

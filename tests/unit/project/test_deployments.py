@@ -91,7 +91,7 @@ def test_the_images_set_options_that_exist():
         DATABASE_VARIABLE,
         *DOORS,
     }
-    door = typer.main.get_command(app).commands["rocketmq"]
+    door = typer.main.get_command(app).get_command(None, "rocketmq")
     assert {SECRET_VARIABLE, *(one.envvar for one in door.params)} >= DOORS
     assert named - DOORS <= {DATABASE_VARIABLE, *(option.variable for option in OPTIONS)}
 

@@ -108,7 +108,7 @@ def test_the_audit_has_the_options_of_the_dag() -> None:
     program = (ROOT / "examples" / "airflow" / "audit_dag.py").read_text("utf-8")
     command = next(node for node in ast.parse(program).body if "AUDIT" in ast.unparse(node).split(" = ")[0])
     given = set(re.findall(r"'(--[a-z-]+)'", ast.unparse(command)))
-    known = {name for option in typer.main.get_command(app).commands["audit"].params for name in option.opts}  # type: ignore[attr-defined]
+    known = {name for option in typer.main.get_command(app).get_command(None, "audit").params for name in option.opts}  # type: ignore[attr-defined]
     assert {"--ledger", "--continue", "--accept", "--csv"} <= given <= known
 
 

@@ -15,8 +15,7 @@ from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.cluster.reader import read
 from txbridge_audit.engines import tasks
-from txbridge_audit.engines.gather import AuditedTopics
-from txbridge_audit.engines.intake import Spans, Task
+from txbridge_audit.engines.gather import AuditedTopics, Spans, Task
 from txbridge_audit.engines.run import audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditSelection, Facts

@@ -19,16 +19,14 @@ from typing import Any
 
 from txbridge_audit.cluster.cuts import Ends
 from txbridge_audit.cluster.facts import check_partitions
-from txbridge_audit.cluster.past import Seen, edges_of
-from txbridge_audit.cluster.plan import Plan
+from txbridge_audit.cluster.plan import Plan, Seen, edges_of
 from txbridge_audit.engines import tasks
-from txbridge_audit.engines.gather import AuditedTopics, Reading, gather
-from txbridge_audit.engines.intake import AuditIntake
+from txbridge_audit.engines.gather import AuditedTopics, AuditIntake, Reading, gather
 from txbridge_audit.engines.local.local_rows import LocalReader
 from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.engines.other_namespaces import other_namespaces
 from txbridge_audit.engines.records import refuse_unknown_version
-from txbridge_audit.engines.reporting import EXPLAINED, report_on, with_differences
+from txbridge_audit.engines.run import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
 from txbridge_audit.judge.evidence import Evidence
