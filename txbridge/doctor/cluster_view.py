@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from txbridge.config.worker import WorkerSettings
@@ -15,12 +15,10 @@ from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.kafka.acl import Role
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S, FoundTopic, KafkaCluster, MissingRight, Sight
+from txbridge.kafka.errors import COORDINATOR_COMES
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.topics.plan import PlanOptions
 
-#: Errors while a coordinator is being created, elected or loaded.
-COORDINATOR_COMES = frozenset(
-    {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
-)
 #: A name that no group, topic or outbox has. A user who may see the check topic of that group may see those of all.
 NOBODY = "txbridge-doctor-asks"
 #: Seconds between attempts to find a coordinator. That takes a second on a fresh cluster, milliseconds on others.
@@ -117,10 +115,11 @@ class ClusterView:
 
     def read_broker_configs(self) -> dict[int, dict[str, str] | KafkaError]:
         """The configuration of each broker, or the error. Only the broker itself reports it."""
+        client = self.cluster.admin
         # librdkafka takes one broker a request.
         resources = {node: ConfigResource(ResourceType.BROKER, str(node)) for node in sorted(self.brokers)}
         answers = {
-            node: self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+            node: client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
             for node, resource in resources.items()
         }
         found: dict[int, dict[str, str] | KafkaError] = {}
@@ -136,17 +135,10 @@ class ClusterView:
         if not groups:
             return {}
         found: dict[str, Any] = {}
-        deadline = Deadline(REQUEST_TIMEOUT_S)
+        deadline, membership = Deadline(REQUEST_TIMEOUT_S), GroupMembership(self.cluster.make_client)
         while True:
             missing = [name for name in groups if not _is_settled(found.get(name))]
-            answers = self.cluster.admin.describe_consumer_groups(
-                missing, include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
-            )
-            for name, answer in answers.items():
-                try:
-                    found[name] = answer.result()
-                except KafkaException as failure:
-                    found[name] = failure.args[0]
+            found |= membership.describe_groups(missing, deadline.left)
             if all(map(_is_settled, found.values())) or deadline.is_over:
                 return found
             time.sleep(RETRY_S)
@@ -194,10 +186,7 @@ KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
 def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Described]:
     """The topics that exist and that this user may see."""
     found = {}
-    answers = cluster.admin.describe_topics(
-        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
-    )
-    for name, answer in answers.items():
+    for name, answer in cluster.describe_topics(topics, REQUEST_TIMEOUT_S, rights=True).items():
         try:
             topic = answer.result()
         except KafkaException:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
 from txbridge.config.worker import WorkerSettings
@@ -20,10 +20,10 @@ from txbridge.doctor.cluster_view import RETRY_S, ClusterView, Questions, read_c
 from txbridge.doctor.finding import Check, Finding, Report, note, ok, problem, unknown, warning
 from txbridge.errors import KafkaUnreachableError, TxBridgeError
 from txbridge.kafka.acl import Role
-from txbridge.kafka.admin import NO_RIGHT, REQUEST_TIMEOUT_S, UNCLEAN, FoundTopic, Greeting, KafkaCluster
+from txbridge.kafka.admin import UNCLEAN, FoundTopic, Greeting, KafkaCluster
 from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.descriptors import needed
-from txbridge.kafka.errors import UNREACHABLE
+from txbridge.kafka.errors import UNREACHABLE, is_denied
 from txbridge.subject import Subject
 from txbridge.text import counted, duration
 
@@ -168,17 +168,14 @@ def _transactions(view: ClusterView) -> Iterator[Finding]:
 
 def _read_ends(view: ClusterView, isolation: IsolationLevel) -> _Offsets:
     """The end of each partition with a leader, as readers of this isolation see it. Raises KafkaException."""
-    wanted = {
-        TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    led = [
+        (topic, partition)
         for topic in (*view.names.internal, view.names.outbox)
         if (described := view.described.get(topic))
         for partition, place in enumerate(described.places)
         if place.leader >= 0
-    }
-    if not wanted:
-        return {}
-    answers = view.cluster.admin.list_offsets(wanted, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
-    return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+    ]
+    return view.cluster.read_offsets(led, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
 
 
 def _connection(view: ClusterView, configs: _Configs) -> Iterator[Finding]:
@@ -231,7 +228,7 @@ def _limits(view: ClusterView, configs: _Configs) -> list[Finding]:
     found: list[Finding] = []
     for node, config in configs.items():
         if isinstance(config, KafkaError):
-            denied = config.code() in NO_RIGHT
+            denied = is_denied(config)
             do = "grant DESCRIBE_CONFIGS on the cluster to this user" if denied else f"see whether broker {node} is up"
             text = f"the configuration of broker {node} could not be read: {config.str()}"
             found.append(unknown(Check.LIMITS, text, do))

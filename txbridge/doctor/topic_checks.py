@@ -14,6 +14,7 @@ from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, un
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, list_rights, topic
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S, UNCLEAN, FoundTopic, MissingRight, TopicRequest
 from txbridge.kafka.config import BATCH_BYTES, create, transactional_producer_config
+from txbridge.kafka.errors import is_denied
 from txbridge.kafka.topic_lookup import LARGEST_BATCH, MARKER_BATCH, marker_problem
 from txbridge.text import counted, duration
 from txbridge.topics.plan import judge
@@ -304,5 +305,5 @@ def _has(view: ClusterView, groups: Mapping[str, Any], right: Right, name: str) 
         case _:
             answer = groups.get(name)
             if isinstance(answer, KafkaError):
-                return frozenset() if answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+                return frozenset() if is_denied(answer) else None
             return None if answer is None else frozenset(one.name for one in answer.authorized_operations or ())

@@ -17,15 +17,11 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
-from txbridge.kafka.errors import FENCED, note_cause
+from txbridge.kafka.errors import FENCED_CODES, note_cause
 
 #: librdkafka's debug context that this watch needs.
 CONTEXT = "eos"
 
-#: Errors which mean that another producer owns this transactional.id now.
-FENCED_CODES = frozenset(
-    {FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.INVALID_PRODUCER_ID_MAPPING}
-)
 #: Texts of librdkafka's lines about a fenced producer: another worker has taken over. That happens at every rebalance,
 #: and the owner of the partition reports it itself. librdkafka logs one fence as up to three errors and alerts.
 _FENCED_WORDS = tuple(KafkaError(code).str().partition(": ")[2] for code in FENCED_CODES)

@@ -12,11 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.failpoints import fault_point
 from txbridge.kafka.config import librdkafka_logger, transactional_producer_config
-from txbridge.kafka.endtxn_watch import CONTEXT, FENCED_CODES, EndTxnWatch, Registrations
+from txbridge.kafka.endtxn_watch import CONTEXT, EndTxnWatch, Registrations
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import (
     FAIL,
     FATAL,
+    FENCED_CODES,
     STATE,
     AbortedError,
     FencedError,

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 
 from txbridge import Message
 from txbridge.client.kafka.topic_watch import RealTopics
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 
 
 class Entry:
@@ -43,7 +43,7 @@ def admin():
 
 @pytest.fixture
 def limits(admin):
-    return RealTopics(ControllerRequests(lambda: admin))
+    return RealTopics(KafkaCluster(lambda: admin))
 
 
 def test_sends_that_waited_for_a_thread_use_the_answer_of_the_first(admin, limits):

@@ -13,6 +13,7 @@ from txbridge_rocketmq import admin as module
 from txbridge_rocketmq.admin import TopicAdmin
 from txbridge_rocketmq.topics import NoAnswerError
 
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.verify import Layout
 
 LAYOUT = Layout(2, {}, 1_065_536, 1_131_072, -1, 3, 2, ())
@@ -57,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
 
 
 def admin_of(kafka: Kafka, automatic: int = 4) -> TopicAdmin:
-    return TopicAdmin(kafka.look, kafka, LAYOUT, automatic)  # type: ignore[arg-type]
+    return TopicAdmin(kafka.look, KafkaCluster(lambda: kafka), LAYOUT, automatic)  # type: ignore[arg-type]
 
 
 def test_topics_are_created_only_by_the_option() -> None:

@@ -14,12 +14,12 @@ from confluent_kafka import KafkaError
 from txbridge.client.base import process
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
-from txbridge.client.errors import explain
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.errors import (
     ALL_BROKERS_DOWN,
     TIMED_OUT,
     TRANSPORT,
+    explain,
     explain_cause,
     is_refused,
     note_cause,
@@ -66,6 +66,8 @@ class KafkaConnection:
         self.cluster_id = ""
         #: Why nothing may be sent: another cluster answers. Empty while that of the start does.
         self.refusal = ""
+        #: Takes what librdkafka reports to clients that nothing else polls. Otherwise it piles up in an outage.
+        self.serve_others: Callable[[], None] = lambda: None
         #: Number of errors so far. After each one another cluster may be at the address.
         self.errors = 0
         #: Whether all brokers were away since the cluster was last recognised. Acknowledgements wait until it is again.
@@ -87,6 +89,7 @@ class KafkaConnection:
 
     def check_answers(self) -> None:
         """Log that the connection is lost, if Kafka does not answer."""
+        self.serve_others()
         if not self._answered.is_fresh:
             silence = f"no answer for {FRESH_S:g} s"
             self.note_loss(silence if self.cause is None else explain_cause(self.cause, self._settings)[0])
