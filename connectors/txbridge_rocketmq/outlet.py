@@ -17,8 +17,7 @@ from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket
 from txbridge.client.decide.decision_sender import MAX_UNSETTLED
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import DeliveryReport, Wire
+from txbridge.client.kafka.connection import DeliveryReport, KafkaConnection, Wire
 from txbridge.client.options import DEFAULT_COMMIT_INTERVAL_S
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Headers, short_id

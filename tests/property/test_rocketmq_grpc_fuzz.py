@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from txbridge_rocketmq import grpc_call
 from txbridge_rocketmq.access import AccessKeys
 from txbridge_rocketmq.grpc_messages import SERVICE, definition, service
-from txbridge_rocketmq.grpc_streams import _MAX_EARLY, TelemetryStreams
+from txbridge_rocketmq.grpc_service import _MAX_EARLY, TelemetryStreams
 
 from tests.support.grpc_door import MOST, TOPIC, GrpcDoor, path_of, sending, settings
 from tests.support.harness import eventually

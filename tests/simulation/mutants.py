@@ -42,8 +42,8 @@ from txbridge.core.timers import Timers
 from txbridge.kafka import group_membership, topic_lookup
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.broker_clock import BrokerClock
-from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.errors import AbortedError, IndefiniteError
+from txbridge.kafka.fenced_producer import EndTxnWatch
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import LATEST, EachBroker
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _Group

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txbridge.cli import audit, dev, doctor, kafka, operations, purge, rocketmq, service, show, topics
+from txbridge.cli import audit, dev, doctor, kafka, operations, rocketmq, service, topics
 from txbridge.cli.options import SOURCES
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
@@ -70,7 +70,7 @@ _COMMANDS = {
     "resolve": operations.resolve_command,
     "resume": operations.resume_command,
     "resolve-all": operations.resolve_all_command,
-    "show": show.show_command,
+    "show": operations.show_command,
     "acknowledge": operations.acknowledge_command,
     "rocketmq": rocketmq.rocketmq,
     "doctor": doctor.doctor,
@@ -79,5 +79,5 @@ _COMMANDS = {
 for _name, _command in _COMMANDS.items():
     app.command(_name, epilog=SOURCES)(_command)
 # These take none of the options about the cluster.
-app.command("purge")(purge.purge)
+app.command("purge")(service.purge)
 app.command("demo")(dev.demo)

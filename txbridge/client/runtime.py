@@ -25,14 +25,12 @@ from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.errors import closed
 from txbridge.client.flow.cancellation import Cancellation
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
-from txbridge.client.kafka.connection import KafkaConnection, create_admin
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.connection import KafkaConnection, Wire, create_admin
 from txbridge.client.kafka.topic_watch import RealTopics, Shortage, TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions
-from txbridge.client.prepare.half_writer import HalfWriter
-from txbridge.client.prepare.half_writer_pool import HalfWriters
+from txbridge.client.prepare.half_writer import HalfWriter, HalfWriters
 from txbridge.deadline import Deadline
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config

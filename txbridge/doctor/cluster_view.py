@@ -43,24 +43,6 @@ class Questions:
     relay: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionReplicas:
-    """The broker ids of one partition. A leader of -1 is none."""
-
-    leader: int
-    replicas: frozenset[int]
-    in_sync: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A topic as Kafka describes it to this user."""
-
-    places: Sequence[PartitionReplicas]
-    #: Names of the operations that this user may perform on it.
-    operations: frozenset[str]
-
-
 @dataclass(slots=True)
 class ClusterView:
     """One namespace on one cluster."""
@@ -81,7 +63,8 @@ class ClusterView:
     groups_hidden: bool
     #: The real topics that were asked for, and at last those of open messages.
     real: Mapping[str, Sight]
-    described: Mapping[str, Described]
+    #: Kafka's descriptions of the topics that exist and that this user may see.
+    described: Mapping[str, Any]
     names: Names = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,7 +153,7 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
         cluster_id=answer.cluster_id,
         controller=str(answer.controller.id) if answer.controller else "none",
         brokers={node.id: f"{node.host}:{node.port}" for node in answer.nodes},
-        operations=_names_of(answer.authorized_operations),
+        operations=names_of(answer.authorized_operations),
         groups=groups,
         seen=seen,
         groups_hidden=isinstance(cluster.read_topics([nobodys])[nobodys], MissingRight),
@@ -183,26 +166,12 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
 KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
 
 
-def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Described]:
-    """The topics that exist and that this user may see."""
-    found = {}
-    for name, answer in cluster.describe_topics(topics, REQUEST_TIMEOUT_S, rights=True).items():
-        try:
-            topic = answer.result()
-        except KafkaException:
-            # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
-            continue
-        places = [
-            PartitionReplicas(
-                -1 if one.leader is None else one.leader.id,
-                frozenset(node.id for node in one.replicas),
-                frozenset(node.id for node in one.isr),
-            )
-            for one in topic.partitions
-        ]
-        found[name] = Described(places, _names_of(topic.authorized_operations))
-    return found
+def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Any]:
+    # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
+    answers = cluster.describe_topics(topics, REQUEST_TIMEOUT_S, rights=True)
+    return {name: answer.result() for name, answer in answers.items() if answer.exception() is None}
 
 
-def _names_of(operations: Collection[Any] | None) -> frozenset[str]:
+def names_of(operations: Collection[Any] | None) -> frozenset[str]:
+    """The names of operations that are granted."""
     return frozenset(one.name for one in operations or ())

@@ -10,7 +10,7 @@ from tests.support.source import ROOT, calls_in, nodes_of, tree_of
 NAMED = {
     "connectors/txbridge_sqlalchemy/half_settling.py": "HALF",
     "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
-    "txbridge/client/kafka/producer.py": "HALF or END",
+    "txbridge/client/kafka/connection.py": "HALF or END",
     "txbridge/kafka/admin.py": "HALF or OUTBOX",
     "txbridge/kafka/fenced_producer.py": "HALF",
     "txbridge/kafka/partition_reader.py": "the reader's own topic",
