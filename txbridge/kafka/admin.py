@@ -269,12 +269,6 @@ class KafkaCluster:
             timeout,
         )
 
-    def describe_configs(self, topics: Iterable[str], timeout: float) -> dict[str, Future[Any]]:
-        """Ask for the configurations of these topics, by name."""
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
-        answers = self.ask(lambda admin, seconds: admin.describe_configs(resources, request_timeout=seconds), timeout)
-        return {resource.name: answer for resource, answer in answers.items()}
-
     def describe_topics_and_configs(
         self, topics: Iterable[str], timeout: float
     ) -> tuple[dict[str, Future[Any]], dict[str, Future[Any]]]:
