@@ -168,7 +168,11 @@ KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
 
 def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Any]:
     # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
-    answers = cluster.describe_topics(topics, REQUEST_TIMEOUT_S, rights=True)
+    try:
+        answers = cluster.describe_topics(topics, REQUEST_TIMEOUT_S, rights=True)
+    except (KafkaException, TimeoutError):
+        # `seen` tells why no broker answers.
+        return {}
     return {name: answer.result() for name, answer in answers.items() if answer.exception() is None}
 
 

@@ -212,6 +212,8 @@ def _collect(
         if not is_denied(error):
             raise EnvironmentProblemError(f"{topic} cannot be read: {error.str()}") from failure
         missing.append(f"missing right READ on topic {topic}")
+    except TimeoutError as failure:
+        raise EnvironmentProblemError(f"{topic} cannot be read: Kafka does not answer in time") from failure
     except EnvironmentProblemError as error:
         if not isinstance(error.__cause__, KafkaException) or not is_denied(error.__cause__.args[0]):
             raise

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +23,12 @@ from txbridge_sqlalchemy.batch_writer import BatchWriter
 from tests.support.harness import eventually
 from txbridge.cli.service_program import AnswerWatch
 from txbridge.core.names import Names
+from txbridge.doctor.cluster_view import _describe
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import admin
 from txbridge.kafka.admin import Bounds, KafkaCluster
 from txbridge.kafka.group_membership import GroupMembership
+from txbridge.worker.startup import require_rights
 
 
 def failed(code: int) -> Future[str]:
@@ -207,6 +210,13 @@ def test_errors_of_a_client_that_is_kept_do_not_pile_up_in_an_outage(use: str) -
     else:
         membership.ask(["mail"])
     assert len(client) == 0
+
+
+def test_a_right_about_which_kafka_does_not_answer_is_not_missing() -> None:
+    client: Any = SimpleNamespace(describe_topics=lambda *_, **__: {"half": failed(KafkaError._TIMED_OUT)})
+    groups: Any = SimpleNamespace(describe_groups=lambda names, _: dict.fromkeys(names, KafkaError(-185)))
+    require_rights(KafkaCluster(lambda: client), groups, Names(), "workers")
+    assert _describe(KafkaCluster(lambda: client), ["half"]) == {}
 
 
 def test_a_relay_that_is_not_ready_names_the_address_of_kafka_and_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
