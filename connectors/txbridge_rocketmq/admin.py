@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
-
 from txbridge.core.names import TRACE_TOPIC
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError
@@ -46,10 +44,10 @@ _log = get_logger("txbridge.rocketmq")
 class TopicAdmin:
     """Makes requests about real topics with an admin client. Its methods block, and are thread-safe."""
 
-    def __init__(self, look: Look, admin: AdminClient, layout: Layout, automatic: int) -> None:
+    def __init__(self, look: Look, cluster: KafkaCluster, layout: Layout, automatic: int) -> None:
         """`automatic` is the number of partitions of topics that `look_or_create` creates; 0: it creates none."""
         self._look = look
-        self._admin = admin
+        self._cluster = cluster
         self._layout = layout
         self._automatic = automatic
         self._lock = threading.Lock()
@@ -101,7 +99,7 @@ class TopicAdmin:
         """Create topics, replicated like HALF. Returns the reason for each that was refused, else None."""
         layout = self._layout
         in_sync = {"min.insync.replicas": str(layout.min_insync_replicas)}
-        return KafkaCluster(self._admin, Bounds(Deadline(_REQUEST_S))).create_topics(
+        return self._cluster.within(Bounds(Deadline(_REQUEST_S))).create_topics(
             [
                 TopicRequest(
                     name,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from txbridge.backoff import keep_trying
@@ -24,11 +23,11 @@ from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.message import MessageLimits
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
-from txbridge.errors import UsageError
+from txbridge.deadline import Deadline
+from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.interrupts import AT_START, end_on_signal
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.admin import Bounds, KafkaCluster
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.log import get_logger
 from txbridge.proof import ProofOfLife, rest_after
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
@@ -80,7 +79,7 @@ def run(settings: WorkerSettings, options: DoorOptions, load: Any) -> None:
     def look() -> Layout:
         # Its error has the reason why no broker can be reached.
         cluster.read_greeting(names.half)
-        return check_layout(cluster.admin, names, client=True)
+        return check_layout(cluster, names, client=True)
 
     with end_on_signal(AT_START), serving(load.metrics_host, load.metrics_port, metrics.registry, questions):
         layout = keep_trying(look, _log, settings.bootstrap_servers)
@@ -98,20 +97,19 @@ async def _serve(
     names, user = Names(settings.namespace), settings.librdkafka
     kafka = KafkaConnection(settings.bootstrap_servers, settings=user)
     kafka.cluster_id = layout.cluster_id
-    admin = create_admin(user, AdminClient, kafka)
+    cluster = KafkaCluster(partial(create_admin, user, AdminClient, kafka), user)
     if layout.partitions > LARGEST_PARTITION + 1:
         raise UsageError(f"{names.half} has more than the {LARGEST_PARTITION + 1} partitions that an END can name")
 
-    def look_at_half() -> int | KafkaError:
+    def look_at_half() -> int:
+        cluster.serve_errors()
         errors = kafka.errors
-        seen = admin.list_topics(names.half, timeout=_LOOK_S)
-        kafka.note_cluster(str(seen.cluster_id), errors)
-        found = seen.topics[names.half]
-        return len(found.partitions) if found.error is None else found.error
+        seen = cluster.within(Bounds(Deadline(_LOOK_S))).read_greeting(names.half)
+        kafka.note_cluster(seen.cluster_id, errors)
+        return seen.partitions
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     watch, alive = TopicWatch(names, layout.partitions), ProofOfLife()
-    requests = ControllerRequests(partial(create_admin, user, AdminClient))
     records = Outlet(
         kafka_config.half_producer_config(user, max_message_bytes=layout.half_max_message_bytes, linger_ms=_LINGER_MS),
         kafka,
@@ -122,7 +120,7 @@ async def _serve(
     def make_topic(group: str, is_unwanted: Callable[[], bool]) -> bool:
         bounds = Bounds(is_unwanted=is_unwanted)
         bounds.require_wanted()
-        return requests.lend_client(lambda admin: ensure_check_topic(admin, names, group, layout, bounds=bounds))
+        return ensure_check_topic(cluster.within(bounds), names, group, layout)
 
     def join(group: str, take: Taker, is_unwanted: Callable[[], bool]) -> CheckConsumer:
         make_topic(group, is_unwanted)
@@ -145,7 +143,7 @@ async def _serve(
         for outlet, topic in ((records, names.half), (end_outlet, names.end)):
             at_end.push_async_callback(asyncio.to_thread, outlet.close)
             await asyncio.to_thread(outlet.start, loop, topic)
-        topic_admin = TopicAdmin(partial(look_up, requests), admin, layout, options.auto_create_topics)
+        topic_admin = TopicAdmin(partial(look_up, cluster), cluster, layout, options.auto_create_topics)
         topics = Topics(topic_admin.look_or_create)
         at_end.callback(topics.close)
         check_topics = CheckTopics(make_topic, load.max_groups)
@@ -174,7 +172,7 @@ async def _serve(
             records,
             DecisionOutlet(end_outlet, names.end, f"door {socket.gethostname()}@{os.getpid()}"),
             topics,
-            LookUps(partial(look_up, requests), 1),
+            LookUps(partial(look_up, cluster), 1),
             check_topics,
             join,
             metrics,
@@ -223,17 +221,17 @@ async def _serve(
     _log.info("door_stopped")
 
 
-async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int | KafkaError]) -> None:
+async def _watch(kafka: KafkaConnection, watch: TopicWatch, look: Callable[[], int]) -> None:
     """Watch HALF and Kafka. HALF must keep its partitions, because no worker reads new ones. Kafka must answer."""
     while True:
         asked = time.monotonic()
         try:
             found = await asyncio.to_thread(look)
-        except KafkaException:
+        except EnvironmentProblemError:
             kafka.check_answers()
         else:
             kafka.note_answer()
-            if isinstance(found, int):
+            if found:
                 watch.note_partitions(found)
         await asyncio.sleep(rest_after(time.monotonic() - asked))
 

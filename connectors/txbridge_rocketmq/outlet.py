@@ -17,14 +17,12 @@ from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket
 from txbridge.client.decide.decision_sender import MAX_UNSETTLED
-from txbridge.client.errors import explain
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import DeliveryReport, Wire
+from txbridge.client.kafka.connection import DeliveryReport, KafkaConnection, Wire
 from txbridge.client.options import DEFAULT_COMMIT_INTERVAL_S
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Headers, short_id
 from txbridge.errors import UsageError
-from txbridge.kafka.errors import FAIL, MSG_TIMED_OUT, PURGE_QUEUE, QUEUE_FULL
+from txbridge.kafka.errors import FAIL, MSG_TIMED_OUT, PURGE_QUEUE, QUEUE_FULL, explain
 
 #: Every delivery report wakes the thread. This bounds how late it notices that it has to end (s).
 _SERVE_S = 0.1

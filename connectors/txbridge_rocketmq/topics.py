@@ -13,8 +13,7 @@ from typing import TypeVar
 from confluent_kafka import KafkaException
 
 from txbridge.errors import KafkaUnreachableError, TxBridgeError
-from txbridge.kafka.admin import UnwantedError
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster, UnwantedError
 from txbridge.kafka.errors import is_missing_topic
 from txbridge.log import get_logger
 from txbridge_rocketmq.memory import TurnQueue
@@ -59,14 +58,14 @@ class NoAnswerError(Exception):
 Look = Callable[[Sequence[str]], Mapping[str, int | NoAnswerError]]
 
 
-def look_up(requests: ControllerRequests, names: Sequence[str]) -> dict[str, int | NoAnswerError]:
+def look_up(cluster: KafkaCluster, names: Sequence[str]) -> dict[str, int | NoAnswerError]:
     """Partitions of topics, as `Look`.
 
     librdkafka's `list_topics` with a name would keep the name of a missing topic in its handle forever, and each name
     makes the next request slower. `describe_topics` leaves nothing behind.
     """
     try:
-        answers = requests.describe_topics(names, _REQUEST_S)
+        answers = cluster.describe_topics(names, _REQUEST_S)
     except (KafkaException, TimeoutError) as failure:
         raise NoAnswerError(_text(failure)) from None
     return {name: _count(answer.exception() or len(answer.result().partitions)) for name, answer in answers.items()}

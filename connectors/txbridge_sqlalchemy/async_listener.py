@@ -22,8 +22,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from txbridge import AsyncBridge, AsyncTransactionListener, LocalTransactionState, MessageExt
 from txbridge.client.answers import G, Stored
-from txbridge.client.coroutines import require_arguments, require_coroutine
-from txbridge.client.listener import Opened
+from txbridge.client.listener import Opened, require_arguments, require_coroutine
 from txbridge.errors import UsageError
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.sql_listener import BridgeOptions, Settings, SqlOptions, SqlTransactionListener, split_options

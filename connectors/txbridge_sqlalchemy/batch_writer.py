@@ -19,7 +19,6 @@ from txbridge.core.outbox_progress import BatchProgress, Ownership, decode_progr
 from txbridge.failpoints import fault_point
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.config import user_config
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import UNKNOWN_TOPIC, LogGoneError, RecordKind, TakeOverRefusedError, UnansweredError
 from txbridge.kafka.fenced_producer import FencedProducer, TransactionFailedError, guarded
@@ -69,7 +68,7 @@ class BatchWriter:
         self._kafka = {"compression.type": "none", **user_config(kafka)}
         self._names = names
         self._outside = outside
-        self._requests = ControllerRequests(lambda: KafkaCluster.connect(kafka).admin)
+        self._cluster = KafkaCluster.connect(kafka)
         self._memory = TopicMemory(_BELIEVED_S)
         self._producer: FencedProducer | None = None
         self._identity = ""
@@ -79,11 +78,11 @@ class BatchWriter:
 
     def verify_topic(self) -> OutboxLayout:
         """Verify the topic of the progress. Raises LayoutError, KafkaUnreachableError."""
-        return self._requests.lend_client(lambda admin: verify_relay_topic(admin, self._names))
+        return verify_relay_topic(self._cluster, self._names)
 
     def greet_kafka(self) -> None:
         """Have any broker answer. Thread-safe. Raises KafkaUnreachableError, EnvironmentProblemError."""
-        self._requests.lend_client(lambda admin: KafkaCluster(admin).read_greeting(self._names.outbox))
+        self._cluster.read_greeting(self._names.outbox)
 
     def find_place(self, identity: str, known: tuple[str | None, int | None]) -> ProgressPlace:
         """Where the progress of this outbox is. `known`: the topic's id and the partition, as the state has them.
@@ -158,7 +157,7 @@ class BatchWriter:
     def list_refusals(self, rows: Sequence[OutboxRow]) -> dict[Any, RowRefusal]:
         """Why rows cannot be sent, by their ids, as far as Kafka tells it before. Raises UnansweredError."""
         topics = {str(row.topic) for row in rows if row.message is not None}
-        known = self._memory.look_up(self._requests, topics, self._outside.monotonic())
+        known = self._memory.look_up(self._cluster, topics, self._outside.monotonic())
         refusals: dict[Any, RowRefusal] = {}
         for row in rows:
             message = row.message

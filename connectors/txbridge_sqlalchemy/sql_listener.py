@@ -22,8 +22,7 @@ from txbridge.client.barrier import (
     refuse_purged,
 )
 from txbridge.client.barrier_listener import BarrierListener, LostTransactionError
-from txbridge.client.coroutines import require_arguments, require_plain
-from txbridge.client.listener import Opened
+from txbridge.client.listener import Opened, require_arguments, require_plain
 from txbridge.client.options import ProducerOptions
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError

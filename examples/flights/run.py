@@ -156,7 +156,7 @@ def _start_kafka(stack: ExitStack, folder: Path, console: Console) -> str:
     servers = kafka.bootstrap_servers
     console.print(f"Kafka runs on {servers} (process {kafka.pid})")
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    apply(KafkaCluster(admin), Names(), PlanOptions(partitions=_PARTITIONS))
+    apply(KafkaCluster(lambda: admin), Names(), PlanOptions(partitions=_PARTITIONS))
     _make_real_topic(admin)
     return servers
 

@@ -13,7 +13,7 @@ from tests.support.harness import CheckMember, eventually, quiet
 from tests.support.second_broker import FIRST, SECOND, SESSION, SecondBroker
 from txbridge.core.names import Names
 from txbridge.embedded import EmbeddedKafka
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.gates.group_liveness import GroupLiveness
 
@@ -85,16 +85,16 @@ def test_clients_that_knew_the_killed_broker_are_answered_by_the_other():
         settings = quiet(f"{kafka.bootstrap_servers},{second.bootstrap_servers}")
         admin = AdminClient(settings)
         admin.create_topics([NewTopic(TOPIC, 1, 2)])[TOPIC].result(120)
-        eventually(lambda: is_described(ControllerRequests(lambda: AdminClient(settings))), 20)
+        eventually(lambda: is_described(KafkaCluster(lambda: AdminClient(settings))), 20)
         # Each client takes one of the two brokers for the controller.
-        clients = [ControllerRequests(lambda: AdminClient(settings)) for _ in range(8)]
+        clients = [KafkaCluster(lambda: AdminClient(settings)) for _ in range(8)]
         assert all(is_described(client) for client in clients)
         second.kill()
         # A new client may also choose the dead broker until the cluster has noticed the death.
         eventually(lambda: all(is_described(client) for client in clients), 90)
 
 
-def is_described(client: ControllerRequests) -> bool:
+def is_described(client: KafkaCluster) -> bool:
     try:
         answers = client.describe_topics([TOPIC], 10)
         return len(answers[TOPIC].result().partitions) == 1

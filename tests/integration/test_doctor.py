@@ -42,7 +42,6 @@ from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.finding import Level
 from txbridge.doctor.run import examine
 from txbridge.kafka.acl import Role
-from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.plan import PlanOptions
 from txbridge.topics.verify import apply
 
@@ -211,7 +210,7 @@ def test_missing_topics_and_wrong_settings_are_named_with_what_to_do(bridge: Bri
 def test_a_shop_with_a_relay_alone_is_not_asked_for_what_workers_need(bridge: Bridge) -> None:
     names = Names(f"{bridge.namespace}-alone")
     alone = cast("Bridge", SimpleNamespace(bootstrap_servers=bridge.bootstrap_servers, namespace=names.namespace))
-    questions, cluster = Questions(Role.RELAY, relay=True), KafkaCluster(bridge.admin)
+    questions, cluster = Questions(Role.RELAY, relay=True), bridge.cluster
     seen = Seen(alone, questions)
     assert seen.lines("topics") == [("problem", f"{names.outbox}: does not exist")]
     apply(cluster, names, PlanOptions(relay=True))

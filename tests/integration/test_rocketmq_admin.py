@@ -18,7 +18,7 @@ from tests.support.command_line import run_txbridge
 from tests.support.harness import Bridge
 from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import SECRET, Door, RawClient, end_fields, heartbeat, send_fields, signed, topic_of
-from txbridge.kafka.admin import FoundTopic, KafkaCluster
+from txbridge.kafka.admin import FoundTopic
 
 SEND, HEARTBEAT, END, ROUTE = 310, 34, 37, 105
 CREATE, RUNTIME, CLUSTER, PRODUCERS = 17, 28, 106, 204
@@ -53,7 +53,7 @@ def topic_fields(topic: str, queues: int, perm: int = 6) -> dict[str, str]:
 
 
 def partitions_of(bridge: Bridge, topic: str) -> int | None:
-    [sight] = KafkaCluster(bridge.admin).read_topics([topic]).values()
+    [sight] = bridge.cluster.read_topics([topic]).values()
     return sight.partitions if isinstance(sight, FoundTopic) else None
 
 
@@ -69,7 +69,7 @@ def test_topics_that_clients_name_are_created_if_a_door_is_told_to(bridge: Bridg
 
         with ThreadPoolExecutor(4) as threads:
             assert list(threads.map(queues, [f"{name}-1"] * 4)) == [3] * 4
-        [sight] = KafkaCluster(bridge.admin).read_topics([f"{name}-1"]).values()
+        [sight] = bridge.cluster.read_topics([f"{name}-1"]).values()
         assert isinstance(sight, FoundTopic)
         # As of `txbridge topics apply --real-topic`: HALF takes messages of 1,000,000 bytes, and has one copy here.
         assert (sight.partitions, sight.replication_factor, sight.config["max.message.bytes"]) == (3, 1, "1131072")

@@ -20,7 +20,7 @@ from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import Door, RawClient, end_fields, frame, send_fields, topic_of
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 
 COMMIT = 8
 SEND, HEARTBEAT, END, ROUTE = 310, 34, 37, 105
@@ -76,7 +76,7 @@ def test_look_ups_leave_no_name_in_librdkafka(bridge: Bridge) -> None:
         return len(seen[-1]["topics"]), seen[-1]["metadata_cache_cnt"]
 
     client, there = admin(), topic_of(bridge, "real")
-    assert look_up(ControllerRequests(lambda: client), [there, *made_up(99, "name")])[there] == 4
+    assert look_up(KafkaCluster(lambda: client), [there, *made_up(99, "name")])[there] == 4
     # What it tells first may be older than the answer.
     eventually(lambda: kept(client) in {(0, 0), (0, 1)})
     other = admin()

@@ -51,7 +51,6 @@ from txbridge.embedded.ports import free_port
 from txbridge.errors import EnvironmentProblemError, TxBridgeError
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections, require_features
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
@@ -365,8 +364,7 @@ def owner(bridge: Bridge, kafka: dict[str, str]) -> Iterator[None]:
     brokers = KeptConnections(kafka)
     context = PartitionContext(
         kafka=kafka,
-        admin=connect(),
-        requests=ControllerRequests(connect),
+        cluster=KafkaCluster(connect),
         membership=GroupMembership(connect),
         brokers=brokers,
         ends=LogEnds(brokers),

@@ -164,14 +164,14 @@ def test_plan_apply_plan_on_a_fresh_cluster(topics, admin, namespace):
     assert second.exit_code == 0
     assert "all topics are as they should be" in second.stdout
 
-    assert check_layout(admin, Names(namespace)).weak == ()
+    assert check_layout(KafkaCluster(lambda: admin), Names(namespace)).weak == ()
     for name in Names(namespace).internal:
         assert len(admin.list_topics(name).topics[name].partitions) == 1
 
 
 def test_every_setting_of_kafka_is_decided_for_every_internal_topic(topics, admin, namespace):
     """A release of Kafka with another setting fails here: it is to be set, or may be inherited for a reason."""
-    names, cluster, of_relays = Names(namespace), KafkaCluster(admin), PlanOptions(relay=True)
+    names, cluster, of_relays = Names(namespace), KafkaCluster(lambda: admin), PlanOptions(relay=True)
     options = PlanOptions(groups=("orders",))
     apply(cluster, names, options)
     apply(cluster, names, of_relays)
@@ -200,13 +200,13 @@ def test_what_a_topic_inherits_is_named_and_repaired_and_a_small_record_stays_sm
     resource = ConfigResource(ResourceType.TOPIC, names.end, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result()
     eventually(lambda: config_of(admin, names.end, "compression.type") == {"compression.type": "zstd"})
-    [weak] = check_layout(admin, names).weak
+    [weak] = check_layout(KafkaCluster(lambda: admin), names).weak
     assert weak.startswith(
         f"{names.end}: compression.type is zstd, must be uncompressed, or a small record that unpack"
     )
     assert topics("plan").exit_code == 1
     assert topics("apply").exit_code == 0
-    assert check_layout(admin, names).weak == ()
+    assert check_layout(KafkaCluster(lambda: admin), names).weak == ()
 
 
 def test_the_topic_of_relays_is_made_and_repaired_alone(topics, admin, namespace):
@@ -214,17 +214,17 @@ def test_the_topic_of_relays_is_made_and_repaired_alone(topics, admin, namespace
     with pytest.raises(
         LayoutError, match=f"{names.outbox}: does not exist: `txbridge topics apply .* --relay` creates"
     ):
-        verify_relay_topic(admin, names)
+        verify_relay_topic(KafkaCluster(lambda: admin), names)
     assert topics("apply", "--relay").exit_code == 0
     assert [topic for topic in admin.list_topics().topics if topic.startswith(namespace)] == [names.outbox]
-    topic, weak = verify_relay_topic(admin, names)
+    topic, weak = verify_relay_topic(KafkaCluster(lambda: admin), names)
     assert (topic.partitions, weak) == (8, ())
     entry = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, names.outbox, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result()
     eventually(lambda: topics("plan", "--relay").exit_code == 1)
     with pytest.raises(LayoutError, match=r"message.timestamp.type is CreateTime"):
-        verify_relay_topic(admin, names)
+        verify_relay_topic(KafkaCluster(lambda: admin), names)
     # Workers and clients have nothing to do with it.
     assert actions(topics("plan", "--format", "json")).keys() == {*RIGHT} - {OUTBOX, CHECK}
     assert topics("apply", "--relay").exit_code == 0
@@ -267,7 +267,7 @@ def test_several_at_a_time(admin, namespace):
     results = []
 
     def run():
-        done = apply(KafkaCluster(admin), Names(namespace), PlanOptions())
+        done = apply(KafkaCluster(lambda: admin), Names(namespace), PlanOptions())
         results.append({one.action for one in done})
 
     threads = [threading.Thread(target=run) for _ in range(4)]
@@ -277,7 +277,7 @@ def test_several_at_a_time(admin, namespace):
         thread.join()
     assert len(results) == 4
     assert not any(TopicAction.REFUSED in actions for actions in results)
-    assert check_layout(admin, Names(namespace)).partitions == 1
+    assert check_layout(KafkaCluster(lambda: admin), Names(namespace)).partitions == 1
 
 
 def test_what_the_cluster_refuses_is_refused(topics, admin, namespace):
@@ -304,7 +304,7 @@ def test_a_missing_right_on_a_topic_is_named(topics, admin, namespace, right):
             ]
             for client in (True, False):
                 with pytest.raises(LayoutError, match=f"{names.end}: missing right {right} on topic {names.end}"):
-                    check_layout(admin, names, client=client)
+                    check_layout(KafkaCluster(lambda: admin), names, client=client)
     with Denied(admin, ResourceType.TOPIC, names.half, operation):
         result = topics("apply", "--max-message-size", "2000000")
         assert result.exit_code == 2
@@ -312,11 +312,11 @@ def test_a_missing_right_on_a_topic_is_named(topics, admin, namespace, right):
     assert config_of(admin, names.discard, "max.message.bytes") == {"max.message.bytes": "1131072"}
     with Denied(admin, ResourceType.TOPIC, names.op, operation):
         if right == "ALTER_CONFIGS":
-            check_layout(admin, names)
+            check_layout(KafkaCluster(lambda: admin), names)
         else:
-            assert names.op not in check_layout(admin, names, client=True).topic_ids
+            assert names.op not in check_layout(KafkaCluster(lambda: admin), names, client=True).topic_ids
             with pytest.raises(LayoutError, match=f"{names.op}: missing right {right}"):
-                check_layout(admin, names)
+                check_layout(KafkaCluster(lambda: admin), names)
 
 
 def test_the_missing_right_to_create_is_named(topics, admin, namespace):
@@ -330,30 +330,30 @@ def test_the_missing_right_to_create_is_named(topics, admin, namespace):
         assert f"missing right CREATE on topic {names.op} (or on the cluster)" in result.stdout
     assert topics("apply").exit_code == 0
     check = names.check("orders")
-    layout = check_layout(admin, names)
+    layout = check_layout(KafkaCluster(lambda: admin), names)
     with (
         Denied(admin, ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),
         Denied(admin, ResourceType.TOPIC, check, AclOperation.CREATE),
         pytest.raises(LayoutError, match=f"{check}: missing right CREATE .*`txbridge topics apply .* --group orders`"),
     ):
-        ensure_check_topic(admin, names, "orders", layout)
+        ensure_check_topic(KafkaCluster(lambda: admin), names, "orders", layout)
     assert topics("apply", "--group", "orders").exit_code == 0
     with (
         Denied(admin, ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),
         Denied(admin, ResourceType.TOPIC, check, AclOperation.CREATE),
     ):
-        ensure_check_topic(admin, names, "orders", layout)
+        ensure_check_topic(KafkaCluster(lambda: admin), names, "orders", layout)
 
 
 def test_a_group_whose_name_is_too_like_that_of_another_is_refused_with_the_reason(topics, admin, namespace):
     names = Names(namespace)
     assert topics("apply").exit_code == 0
-    layout = check_layout(admin, names, client=True)
-    ensure_check_topic(admin, names, "orders.eu", layout)
+    layout = check_layout(KafkaCluster(lambda: admin), names, client=True)
+    ensure_check_topic(KafkaCluster(lambda: admin), names, "orders.eu", layout)
     with pytest.raises(
         UsageError, match=r"'orders_eu' is too similar .* differ only in '.' and '_' .*: choose another"
     ):
-        ensure_check_topic(admin, names, "orders_eu", layout)
+        ensure_check_topic(KafkaCluster(lambda: admin), names, "orders_eu", layout)
     result = topics("apply", "--group", "orders_eu")
     assert result.exit_code == 2
     assert "choose another name" in result.stdout
@@ -362,9 +362,9 @@ def test_a_group_whose_name_is_too_like_that_of_another_is_refused_with_the_reas
 def test_check_topic_can_be_subscribed_to_at_once(topics, admin, namespace, user):
     names = Names(namespace)
     assert topics("apply").exit_code == 0
-    layout = check_layout(admin, names, client=True)
-    ensure_check_topic(admin, names, "orders", layout)
-    ensure_check_topic(admin, names, "orders", layout)
+    layout = check_layout(KafkaCluster(lambda: admin), names, client=True)
+    ensure_check_topic(KafkaCluster(lambda: admin), names, "orders", layout)
+    ensure_check_topic(KafkaCluster(lambda: admin), names, "orders", layout)
     check = names.check("orders")
     assert check == f"{namespace}.RMQ_SYS_TRANS_CHECK.orders"
     expected = {**LOG, "retention.ms": "3600000", "segment.ms": "600000", "max.message.bytes": "1131072"}

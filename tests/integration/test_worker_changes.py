@@ -18,7 +18,6 @@ from tests.support import http
 from tests.support.harness import COMMIT, ROLLBACK, Bridge, WorkerProcess, eventually
 from txbridge.embedded import EmbeddedKafka
 from txbridge.embedded.ports import free_port
-from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.plan import PlanOptions
 from txbridge.topics.verify import plan
 
@@ -181,7 +180,7 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     bridge.wait_visible(topic, [b"value"], 10)
     # Doctor and plan report the same.
     options = PlanOptions(transaction_max_age=72 * 3_600_000)
-    plans = {one.topic: one for one in plan(KafkaCluster(bridge.admin), bridge.names, options)}
+    plans = {one.topic: one for one in plan(bridge.cluster, bridge.names, options)}
     assert "HALF, END, OP and OFFSET have the same number" in plans[bridge.names.end].reasons[0]
 
 

@@ -24,8 +24,8 @@ from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import EnvironmentProblemError
 from txbridge.failpoints import fault_point
 from txbridge.kafka import partition_reader
-from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.errors import IndefiniteError, TakeOverRefusedError
+from txbridge.kafka.fenced_producer import EndTxnWatch
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.reading import read_view
 from txbridge.worker import partitions

@@ -40,10 +40,10 @@ from txbridge.core.states import TransactionState
 from txbridge.core.steps import KnownSteps, OneByOne
 from txbridge.core.timers import Timers
 from txbridge.kafka import group_membership, topic_lookup
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.broker_clock import BrokerClock
-from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.endtxn_watch import EndTxnWatch
 from txbridge.kafka.errors import AbortedError, IndefiniteError
+from txbridge.kafka.fenced_producer import EndTxnWatch
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import LATEST, EachBroker
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _Group
@@ -451,11 +451,11 @@ MUTANTS |= {
     # A group without a live member is checked.
     "check_the_dead": put(GroupLiveness, "is_alive", lambda _self, _name: True),
     # The client that asks about groups is replaced when it does not answer, but kept when each answer is an error.
-    "keep_a_client_that_fails": put(group_membership, "_ABOUT_THE_GROUP", frozenset(range(-200, 200))),
+    "keep_a_client_that_fails": put(group_membership, "ABOUT_THE_GROUP", frozenset(range(-200, 200))),
     # A question about a group is waited for although no answer comes.
     "keep_a_client_that_is_silent": put(group_membership, "_ABANDON_AFTER_S", float("inf")),
     # Requests about topics go to the former controller, whichever broker is the controller now.
-    "keep_a_client_whose_controller_is_gone": put(ControllerRequests, "_give_up", lambda *_: None),
+    "keep_a_client_whose_controller_is_gone": put(KafkaCluster, "_give_up", lambda *_: None),
     # The interval after a check counts from before its Kafka transaction began, however long that one takes.
     "an_interval_counts_from_the_drafting": put(BrokerClock, "now_at_latest", lambda _: 0),
     # The interval counts from the last checkpoint's time when its report arrives, however late that is.

@@ -243,6 +243,9 @@ class SimulatedAdmin:
         #: The client still uses a controller that is gone: only another client helps.
         self._remembers_controller = False
 
+    def poll(self, _seconds: float) -> None:
+        """Report nothing about connections."""
+
     def describe_topics(self, topics: TopicCollection, **_options: Any) -> dict[str, Future[_Description]]:
         self._process.actor.io()
         if self._world.strikes("metadata not answered"):

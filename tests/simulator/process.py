@@ -24,7 +24,7 @@ from txbridge.core.names import Names
 from txbridge.core.plan.choice import Limits
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
@@ -144,12 +144,10 @@ class Process:
         self._world = world
         outside = _SimulatedOutside(world, self)
         # The actor's clients need the actor. None of them runs before the scheduler starts it.
-        admin = cast(AdminClient, SimulatedAdmin(world, self))
         brokers = SimulatedBrokers(world, self)
         context = PartitionContext(
             kafka=_KAFKA,
-            admin=admin,
-            requests=ControllerRequests(lambda: cast(AdminClient, SimulatedAdmin(world, self))),
+            cluster=KafkaCluster(lambda: cast(AdminClient, SimulatedAdmin(world, self))),
             membership=GroupMembership(lambda: cast(AdminClient, SimulatedAdmin(world, self)), outside),
             brokers=brokers,
             ends=LogEnds(brokers, outside),

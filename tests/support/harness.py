@@ -38,7 +38,6 @@ from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Headers, Names
 from txbridge.core.plan.choice import Limits
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
@@ -301,7 +300,8 @@ class Bridge:
         short = re.sub(r"[^a-z0-9]+", "-", self.test.lower())[:40].strip("-")
         self.namespace = f"t{next(_number)}-{short}-{secrets.token_hex(2)}"
         self.names = Names(self.namespace)
-        self.admin = AdminClient(quiet(self.bootstrap_servers))
+        self.cluster = KafkaCluster(lambda: AdminClient(quiet(self.bootstrap_servers)))
+        self.admin = self.cluster.admin
         self._producer = Producer({**quiet(self.bootstrap_servers), "enable.idempotence": True, "linger.ms": 1})
         self._folder = tempfile.TemporaryDirectory(prefix="txbridge-test-")
         self._log_number = itertools.count(1)
@@ -389,9 +389,8 @@ class Bridge:
         brokers = KeptConnections({"bootstrap.servers": self.bootstrap_servers, **kafka})
         context = PartitionContext(
             kafka={"bootstrap.servers": self.bootstrap_servers, **kafka},
-            admin=self.admin,
-            requests=ControllerRequests(lambda: AdminClient(quiet(self.bootstrap_servers))),
-            membership=GroupMembership(lambda: AdminClient(quiet(self.bootstrap_servers))),
+            cluster=self.cluster,
+            membership=GroupMembership(self.cluster.make_client),
             brokers=brokers,
             ends=LogEnds(brokers, outside),
             names=self.names,

@@ -69,15 +69,18 @@ class AnswerWatch:
     def list_problems(self) -> list[str]:
         if not self._error and self._answered.is_fresh:
             return []
-        return [f"{self._server} does not answer: {self._error or f'silent for {self._answered.age:.0f} s'}"]
+        return [self._error or f"{self._server} does not answer: silent for {self._answered.age:.0f} s"]
 
     def _ask_again(self) -> None:
         while True:
             began = time.monotonic()
             try:
                 self._question()
-            except (SQLAlchemyError, TxBridgeError) as error:
+            except TxBridgeError as error:
+                # Its text has the server, and the address.
                 self._error = first_line(error)
+            except SQLAlchemyError as error:
+                self._error = f"{self._server} does not answer: {first_line(error)}"
             else:
                 self._error = ""
                 self._answered.renew(time.monotonic() - began)

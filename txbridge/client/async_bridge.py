@@ -14,19 +14,24 @@ from txbridge.client.announcement import Announcement, announced
 from txbridge.client.answers import G
 from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
-from txbridge.client.base.loop_bridge import HandOver
 from txbridge.client.checks.calls import LoopChecks
-from txbridge.client.coroutines import is_coroutine_function
 from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.flow.attempts import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.undecided import Undecided
-from txbridge.client.listener import AsyncCheck, AsyncTransactionListener, CheckFunction, TransactionListener, opened_by
+from txbridge.client.listener import (
+    AsyncCheck,
+    AsyncTransactionListener,
+    CheckFunction,
+    TransactionListener,
+    is_coroutine_function,
+    opened_by,
+)
 from txbridge.client.message import Message
 from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.result import CancelResult
+from txbridge.client.result import CancelResult, HandOver
 from txbridge.deadline import Deadline
 from txbridge.errors import UsageError
 

@@ -12,11 +12,10 @@ from txbridge.client.answers import G
 from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
-from txbridge.client.coroutines import require_plain
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
 from txbridge.client.flow.lifetime import Life
 from txbridge.client.flow.undecided import Undecided
-from txbridge.client.listener import Check, CheckFunction, TransactionListener
+from txbridge.client.listener import Check, CheckFunction, TransactionListener, require_plain
 from txbridge.client.message import Message
 from txbridge.client.options import ClientOptions, ProducerOptions, require_positive
 from txbridge.client.prepare.prepared import Prepared

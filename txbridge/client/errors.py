@@ -6,17 +6,7 @@ from confluent_kafka import KafkaError
 
 from txbridge.core.names import short_id
 from txbridge.errors import TxBridgeError, UsageError
-from txbridge.kafka.errors import (
-    ALL_BROKERS_DOWN,
-    FATAL,
-    MSG_TIMED_OUT,
-    PURGE_INFLIGHT,
-    PURGE_QUEUE,
-    TIMED_OUT,
-    TRANSPORT,
-    UNKNOWN_PARTITION,
-    UNKNOWN_TOPIC,
-)
+from txbridge.kafka.errors import LASTING
 
 
 class PrepareError(TxBridgeError):
@@ -34,18 +24,7 @@ class PrepareError(TxBridgeError):
     @property
     def passes(self) -> bool:
         """Whether Kafka may take the message later, without anybody's doing."""
-        return self.cause is not None and self.cause.code() not in _LASTING
-
-
-#: Codes of errors that stay until somebody changes a topic, a right or the message.
-_LASTING = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    UNKNOWN_TOPIC,
-    UNKNOWN_PARTITION,
-}
+        return self.cause is not None and self.cause.code() not in LASTING
 
 
 class EndTransactionError(TxBridgeError):
@@ -93,34 +72,6 @@ def answer_of(
         return 503, {"error": "not known yet", "transaction": short_id(error.transaction_id)}, {}
     # A second: shorter than most outages, and no burden.
     return 503, {"error": "nothing has happened: try again"}, {"Retry-After": "1"}
-
-
-def explain(error: KafkaError) -> str:
-    """Return the text of a Kafka error, with what to do about it."""
-    remedy = _REMEDIES.get(error.code(), "see Kafka's description of this error")
-    return f"{error.str()} ({error.name()}); {remedy}"
-
-
-_CONNECTION = "check the brokers and the network, then send again"
-_RIGHTS = "grant this user WRITE and DESCRIBE on the topic"
-_REMEDIES = {
-    MSG_TIMED_OUT: _CONNECTION,
-    TIMED_OUT: _CONNECTION,
-    TRANSPORT: _CONNECTION,
-    ALL_BROKERS_DOWN: _CONNECTION,
-    KafkaError.REQUEST_TIMED_OUT: _CONNECTION,
-    KafkaError.NOT_ENOUGH_REPLICAS: "too few replicas are in sync (min.insync.replicas): bring the brokers back",
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync: bring the brokers back",
-    KafkaError.MSG_SIZE_TOO_LARGE: "send a smaller message or raise max.message.bytes of the half topic",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: _RIGHTS,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant this user IDEMPOTENT_WRITE on the cluster",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic does not exist; `txbridge topics apply` creates it",
-    UNKNOWN_TOPIC: "the topic does not exist; `txbridge topics apply` creates it",
-    UNKNOWN_PARTITION: "the topic has changed; restart this process",
-    PURGE_QUEUE: "the producer was closed meanwhile",
-    PURGE_INFLIGHT: "the producer was closed meanwhile",
-    FATAL: "the client connects again; send again",
-}
 
 
 def closed() -> UsageError:

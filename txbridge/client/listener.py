@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from txbridge.client.answers import Answer, G, LocalTransactionState, Rollback, SendStatus, Stage, Stored
 from txbridge.client.base.log import report
-from txbridge.client.coroutines import is_coroutine_function, require_arguments, require_callable
 from txbridge.client.message import Message, MessageExt
 from txbridge.core.decision_record import MAX_REMARK, Decision
 from txbridge.errors import UsageError
@@ -22,6 +21,7 @@ from txbridge.masking import masked
 
 if TYPE_CHECKING:
     from txbridge.client.forwarding import Forwarding
+import functools
 
 #: Looks a transaction up: whether it is committed, None if nobody knows yet.
 Check: TypeAlias = Callable[[MessageExt], bool | None]
@@ -310,3 +310,58 @@ async def _in_thread(
         if not thread.done():
             left_running(thread)
         raise
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether a call returns a coroutine: also for a `functools.partial`, and for an object with such a `__call__`."""
+    inner = _unwrapped(function)
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(type(inner).__call__)
+
+
+def require_plain(function: Callable[..., Any], instead: str) -> None:
+    """Raise UsageError for a coroutine function, whose body would never run. `instead` says what takes it."""
+    require_callable(function)
+    if is_coroutine_function(function):
+        raise UsageError(f"{_name_of(function)} is a coroutine function: {instead}")
+
+
+def require_coroutine(function: Callable[..., Any], instead: str) -> None:
+    """Raise UsageError for a plain function, which would block the loop. `instead` says what takes it.
+
+    A lambda, and a decorator's function around a coroutine function (`functools.wraps`), return its coroutine.
+    """
+    require_callable(function)
+    inner = inspect.unwrap(_unwrapped(function))
+    if not (is_coroutine_function(inner) or getattr(inner, "__name__", "") == "<lambda>"):
+        raise UsageError(f"{_name_of(function)} is no coroutine function (async def): {instead}")
+
+
+def require_arguments(function: Callable[..., Any], *names: str) -> None:
+    """Raise UsageError if the function cannot be called with these arguments."""
+    try:
+        # What a decorator has wrapped may get more from it.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        # A built-in one, or a mock, which does not say it.
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        raise UsageError(f"{_name_of(function)} cannot be called with ({', '.join(names)})") from None
+
+
+def require_callable(function: object) -> None:
+    """Raise UsageError for what cannot be called."""
+    if not callable(function):
+        raise UsageError(f"a function is needed, not {type(function).__name__}")
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    inner = _unwrapped(function)
+    return str(getattr(inner, "__name__", type(inner).__name__))

@@ -25,19 +25,16 @@ from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.errors import closed
 from txbridge.client.flow.cancellation import Cancellation
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
-from txbridge.client.kafka.connection import KafkaConnection, create_admin
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.connection import KafkaConnection, Wire, create_admin
 from txbridge.client.kafka.topic_watch import RealTopics, Shortage, TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions
-from txbridge.client.prepare.half_writer import HalfWriter
-from txbridge.client.prepare.half_writer_pool import HalfWriters
+from txbridge.client.prepare.half_writer import HalfWriter, HalfWriters
 from txbridge.deadline import Deadline
 from txbridge.errors import KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import Bounds, UnwantedError
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import Bounds, KafkaCluster, UnwantedError
 from txbridge.kafka.errors import unreachable
 from txbridge.topics.verify import Layout, check_layout, ensure_check_topic
 
@@ -74,8 +71,9 @@ class Runtime:
         prepare_timeout = int(half_config(0)["message.timeout.ms"]) / 1000 or threading.TIMEOUT_MAX
         self._calls = calls
         self._connection = connection
-        requests = ControllerRequests(lambda: create_admin(settings, AdminClient))
-        self._shortage = Shortage(requests, names.half)
+        cluster = KafkaCluster(lambda: create_admin(settings, AdminClient))
+        connection.serve_others = cluster.serve_errors
+        self._shortage = Shortage(cluster, names.half)
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
@@ -97,7 +95,7 @@ class Runtime:
             self._halves,
             self._ends,
             self._watch,
-            RealTopics(requests),
+            RealTopics(cluster),
             lambda: self.is_connected,
         )
         self.cancellation = Cancellation(options, connection, layout.partitions, self._ends)
@@ -194,13 +192,13 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
     settings = options.settings
     connection = KafkaConnection(options.bootstrap_servers, settings.get("error_cb"), settings=settings)
     connect = partial(create_admin, settings, AdminClient, connection)
-    layout = _layout(options, connect(), connection, is_unwanted)
+    layout = _layout(options, KafkaCluster(connect), connection, is_unwanted)
     connection.cluster_id = layout.cluster_id
     connection.note_answer()
 
     def make_check_topic() -> None:
         # With a client of its own: one that is kept would cost threads and connections in every process.
-        ensure_check_topic(connect(), options.names, options.group, layout)
+        ensure_check_topic(KafkaCluster(connect), options.names, options.group, layout)
 
     runtime = Runtime(options, layout, connection, checks, make_check_topic)
     try:
@@ -223,18 +221,18 @@ def start(options: ClientOptions, checks: CheckCalls, is_unwanted: Callable[[], 
 
 
 def _layout(
-    options: ClientOptions, admin: AdminClient, connection: KafkaConnection, is_unwanted: Callable[[], bool]
+    options: ClientOptions, cluster: KafkaCluster, connection: KafkaConnection, is_unwanted: Callable[[], bool]
 ) -> Layout:
     bounds = Bounds(Deadline(options.start_timeout), is_unwanted)
+    cluster = cluster.within(bounds)
     backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
     while True:
         try:
-            layout = check_layout(admin, options.names, client=True, bounds=bounds)
-            ensure_check_topic(admin, options.names, options.group, layout, bounds=bounds)
+            layout = check_layout(cluster, options.names, client=True)
+            ensure_check_topic(cluster, options.names, options.group, layout)
         except UnwantedError:
             raise closed() from None
         except KafkaUnreachableError as error:
-            admin.poll(0)  # an admin client calls error_cb only in here
             explained = unreachable("start of the producer", options.settings, connection.cause or error.cause)
             connection.note_loss(str(explained))
             # Only when `start_timeout` is over. A single request has less time.

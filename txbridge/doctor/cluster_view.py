@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from txbridge.config.worker import WorkerSettings
@@ -15,12 +15,10 @@ from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.kafka.acl import Role
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S, FoundTopic, KafkaCluster, MissingRight, Sight
+from txbridge.kafka.errors import COORDINATOR_COMES
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.topics.plan import PlanOptions
 
-#: Errors while a coordinator is being created, elected or loaded.
-COORDINATOR_COMES = frozenset(
-    {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
-)
 #: A name that no group, topic or outbox has. A user who may see the check topic of that group may see those of all.
 NOBODY = "txbridge-doctor-asks"
 #: Seconds between attempts to find a coordinator. That takes a second on a fresh cluster, milliseconds on others.
@@ -45,24 +43,6 @@ class Questions:
     relay: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionReplicas:
-    """The broker ids of one partition. A leader of -1 is none."""
-
-    leader: int
-    replicas: frozenset[int]
-    in_sync: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A topic as Kafka describes it to this user."""
-
-    places: Sequence[PartitionReplicas]
-    #: Names of the operations that this user may perform on it.
-    operations: frozenset[str]
-
-
 @dataclass(slots=True)
 class ClusterView:
     """One namespace on one cluster."""
@@ -83,7 +63,8 @@ class ClusterView:
     groups_hidden: bool
     #: The real topics that were asked for, and at last those of open messages.
     real: Mapping[str, Sight]
-    described: Mapping[str, Described]
+    #: Kafka's descriptions of the topics that exist and that this user may see.
+    described: Mapping[str, Any]
     names: Names = field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,10 +98,11 @@ class ClusterView:
 
     def read_broker_configs(self) -> dict[int, dict[str, str] | KafkaError]:
         """The configuration of each broker, or the error. Only the broker itself reports it."""
+        client = self.cluster.admin
         # librdkafka takes one broker a request.
         resources = {node: ConfigResource(ResourceType.BROKER, str(node)) for node in sorted(self.brokers)}
         answers = {
-            node: self.cluster.admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+            node: client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
             for node, resource in resources.items()
         }
         found: dict[int, dict[str, str] | KafkaError] = {}
@@ -136,17 +118,10 @@ class ClusterView:
         if not groups:
             return {}
         found: dict[str, Any] = {}
-        deadline = Deadline(REQUEST_TIMEOUT_S)
+        deadline, membership = Deadline(REQUEST_TIMEOUT_S), GroupMembership(self.cluster.make_client)
         while True:
             missing = [name for name in groups if not _is_settled(found.get(name))]
-            answers = self.cluster.admin.describe_consumer_groups(
-                missing, include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
-            )
-            for name, answer in answers.items():
-                try:
-                    found[name] = answer.result()
-                except KafkaException as failure:
-                    found[name] = failure.args[0]
+            found |= membership.describe_groups(missing, deadline.left)
             if all(map(_is_settled, found.values())) or deadline.is_over:
                 return found
             time.sleep(RETRY_S)
@@ -178,7 +153,7 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
         cluster_id=answer.cluster_id,
         controller=str(answer.controller.id) if answer.controller else "none",
         brokers={node.id: f"{node.host}:{node.port}" for node in answer.nodes},
-        operations=_names_of(answer.authorized_operations),
+        operations=names_of(answer.authorized_operations),
         groups=groups,
         seen=seen,
         groups_hidden=isinstance(cluster.read_topics([nobodys])[nobodys], MissingRight),
@@ -191,29 +166,16 @@ def read_cluster(settings: WorkerSettings, questions: Questions, cluster: KafkaC
 KAFKAS_OWN = ("__transaction_state", "__consumer_offsets")
 
 
-def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Described]:
-    """The topics that exist and that this user may see."""
-    found = {}
-    answers = cluster.admin.describe_topics(
-        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
-    )
-    for name, answer in answers.items():
-        try:
-            topic = answer.result()
-        except KafkaException:
-            # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
-            continue
-        places = [
-            PartitionReplicas(
-                -1 if one.leader is None else one.leader.id,
-                frozenset(node.id for node in one.replicas),
-                frozenset(node.id for node in one.isr),
-            )
-            for one in topic.partitions
-        ]
-        found[name] = Described(places, _names_of(topic.authorized_operations))
-    return found
+def _describe(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, Any]:
+    # Missing or hidden: `seen` tells which for our own topics; for others the checks do where it matters.
+    try:
+        answers = cluster.describe_topics(topics, REQUEST_TIMEOUT_S, rights=True)
+    except (KafkaException, TimeoutError):
+        # `seen` tells why no broker answers.
+        return {}
+    return {name: answer.result() for name, answer in answers.items() if answer.exception() is None}
 
 
-def _names_of(operations: Collection[Any] | None) -> frozenset[str]:
+def names_of(operations: Collection[Any] | None) -> frozenset[str]:
+    """The names of operations that are granted."""
     return frozenset(one.name for one in operations or ())

@@ -9,11 +9,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
-from txbridge.doctor.cluster_view import KAFKAS_OWN, NOBODY, ClusterView
+from txbridge.doctor.cluster_view import KAFKAS_OWN, NOBODY, ClusterView, names_of
 from txbridge.doctor.finding import Check, Finding, Level, note, ok, problem, unknown, warning
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, list_rights, topic
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S, UNCLEAN, FoundTopic, MissingRight, TopicRequest
 from txbridge.kafka.config import BATCH_BYTES, create, transactional_producer_config
+from txbridge.kafka.errors import is_denied
 from txbridge.kafka.topic_lookup import LARGEST_BATCH, MARKER_BATCH, marker_problem
 from txbridge.text import counted, duration
 from txbridge.topics.plan import judge
@@ -110,9 +111,9 @@ def _copies(view: ClusterView, topic: str, usual: int) -> Iterator[Finding]:
     if described is None:
         # Kafka creates its own topics when they are first needed.
         return
-    leaderless = [number for number, one in enumerate(described.places) if one.leader < 0]
-    behind = [number for number, one in enumerate(described.places) if one.in_sync != one.replicas]
-    copies = min(len(one.replicas) for one in described.places)
+    leaderless = [one.id for one in described.partitions if one.leader is None]
+    behind = [one.id for one in described.partitions if len(one.isr) != len(one.replicas)]
+    copies = min(len(one.replicas) for one in described.partitions)
     if leaderless:
         yield problem(
             Check.REPLICATION,
@@ -300,9 +301,13 @@ def _has(view: ClusterView, groups: Mapping[str, Any], right: Right, name: str) 
             return view.operations
         case ResourceKind.TOPIC:
             described = view.described.get(name)
-            return (frozenset() if name in view.seen else None) if described is None else described.operations
+            return (
+                (frozenset() if name in view.seen else None)
+                if described is None
+                else names_of(described.authorized_operations)
+            )
         case _:
             answer = groups.get(name)
             if isinstance(answer, KafkaError):
-                return frozenset() if answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED else None
-            return None if answer is None else frozenset(one.name for one in answer.authorized_operations or ())
+                return frozenset() if is_denied(answer) else None
+            return None if answer is None else names_of(answer.authorized_operations)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, wait
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from txbridge.backoff import Backoff
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.config import librdkafka_logger
-from txbridge.kafka.errors import TIMED_OUT, TRANSPORT, UNREACHABLE, is_refused, note_cause, unreachable
+from txbridge.kafka.errors import TIMED_OUT, TRANSPORT, UNREACHABLE, is_denied, is_refused, note_cause, unreachable
 
 #: Time limit of one request (s), connecting included. A healthy cluster answers in milliseconds. A change of the
 #: controller or a slow TLS and SASL handshake takes seconds. A person or the start of a service waits for the answer.
@@ -34,9 +45,15 @@ _HANDSHAKE_S = 2.0
 _LOOK_S = 0.05
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+#: Number of attempts among which a time-out is divided; each failure replaces the client. The second attempt usually
+#: succeeds, but a client that connects while the cluster still lists the dead broker may choose it again.
+_ATTEMPTS = 3
+#: librdkafka itself ends an unanswered request, within this time (s) after its time-out.
+_MARGIN_S = 1.0
 
-#: The user of this connection lacks a right.
-NO_RIGHT = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
+_K = TypeVar("_K")
+#: Makes a request with this client and time-out (s).
+Request = Callable[[AdminClient, float], Mapping[_K, Future[Any]]]
 
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -127,6 +144,8 @@ class Greeting:
     cluster_id: str
     #: host:port by broker id.
     brokers: Mapping[int, str]
+    #: Partitions of the topic that was named; 0 if it does not exist, or is hidden from this user.
+    partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,47 +163,137 @@ Sight = FoundTopic | MissingRight | None
 
 
 class KafkaCluster:
-    """Requests to a cluster through an admin client.
+    """Requests to a cluster through an admin client, which is made when it is first needed. Thread-safe.
 
-    Every method raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or within the shorter
-    time that `bounds` leave. librdkafka itself ends each request then. Other refusals of the cluster raise
-    EnvironmentProblemError; `create_topics` and `alter_topics` return them.
+    librdkafka (2.16) sends requests about topics to the broker that its metadata names as the controller. Under KRaft
+    that is any live broker. When that broker goes away, an existing client waits for it until it renews its metadata,
+    after five minutes by default. Until then each request times out, although every other broker would answer. So a
+    client whose request has failed in librdkafka itself is replaced for the next request; `ask` makes it again at once.
+
+    A method that returns futures raises KafkaException or TimeoutError when no attempt was answered. Every other one
+    raises KafkaUnreachableError when it gets no answer within REQUEST_TIMEOUT_S, or within the shorter time that the
+    bounds leave. librdkafka itself ends each request then. Other refusals of the cluster raise EnvironmentProblemError;
+    `create_topics` and `alter_topics` return them.
     """
 
-    def __init__(self, admin: AdminClient, bounds: Bounds | None = None, user: Mapping[str, Any] | None = None) -> None:
-        self._admin = admin
-        self._bounds = bounds or Bounds()
+    def __init__(self, make_client: Callable[[], AdminClient], user: Mapping[str, Any] | None = None) -> None:
+        #: Makes an admin client for this cluster.
+        self.make_client = make_client
+        self.bounds = Bounds()
         self._user = user or {}
+        self._lock = threading.Lock()
+        #: The client, if there is one. `within` shares it.
+        self._clients: list[AdminClient] = []
         #: librdkafka's last error about the connection. The request itself only ends with "timed out".
         self._causes: deque[KafkaError | None] = deque([None], 1)
 
     @classmethod
     def connect(cls, user: Mapping[str, Any]) -> KafkaCluster:
-        """Connect for a command of a person: librdkafka's log is shown if `debug` is set."""
+        """Connect with the settings of a user. librdkafka's log is shown if `debug` is set. Raises UsageError."""
         config, causes = kafka_config.admin_config(user), deque[KafkaError | None]([None], 1)
         # Not by the cluster: a client in a cycle keeps its threads until Python looks for cycles.
         config.setdefault("error_cb", lambda error: causes.append(note_cause(causes[0], error)))
         if "debug" in config:
             config.setdefault("logger", librdkafka_logger(is_shown=True))
-        cluster = cls(kafka_config.create(AdminClient, config), user=user)
+        cluster = cls(partial(kafka_config.create, AdminClient, config), user)
         cluster._causes = causes
+        _ = cluster.admin  # settings that librdkafka refuses are an error of this call
         return cluster
+
+    def within(self, bounds: Bounds) -> KafkaCluster:
+        """The same cluster, and the same client, with these limits for all requests together."""
+        bounded = copy(self)
+        bounded.bounds = bounds
+        return bounded
+
+    def serve_errors(self) -> None:
+        """Take what librdkafka has reported about the connection. Otherwise that piles up in an outage."""
+        for client in tuple(self._clients):
+            client.poll(0)
 
     @property
     def admin(self) -> AdminClient:
-        """The admin client, for requests that this class does not have."""
-        return self._admin
+        """The client, for requests that this class does not have. Its caller keeps it until the answers are there."""
+        # Outside the lock: it may call the user's error_cb.
+        self.serve_errors()
+        with self._lock:
+            if not self._clients:
+                self._clients.append(self.make_client())
+            return self._clients[0]
+
+    def _give_up(self, client: AdminClient | None = None) -> None:
+        """Make the next request use another client than this one. Requests that wait for it still hold it."""
+        with self._lock:
+            given_up = self._clients[:] if client is None or client in self._clients else []
+            self._clients[:] = [] if given_up else self._clients
+        # Outside the lock: ending a client takes as long as its threads take to end.
+        del given_up
+
+    def ask(self, request: Request[_K], timeout: float) -> dict[_K, Future[Any]]:
+        """Return the answers to `request`, all of them completed, within `timeout` seconds.
+
+        The futures hold the broker's answers, and also its errors about single topics.
+        """
+        deadline = Deadline(timeout)
+        for left in reversed(range(_ATTEMPTS)):
+            client = self.admin
+            # The margin is kept free, so that librdkafka also ends the last attempt before the deadline.
+            seconds = max(deadline.left - _MARGIN_S, deadline.left / 2) / (left + 1)
+            attempt = Deadline(min(seconds + _MARGIN_S, deadline.left))
+            try:
+                answers = dict(request(client, seconds))
+                for answer in answers.values():
+                    error = answer.exception(attempt.left)
+                    if error is not None and _is_local(error):
+                        # A new one: confluent-kafka keeps that of the future in a cycle, which would get this frame.
+                        raise type(error)(*error.args) from None
+            except (KafkaException, TimeoutError):
+                self._give_up(client)
+                if left == 0 or deadline.is_over:
+                    raise
+            else:
+                return answers
+            finally:
+                # Else the error, its traceback and this frame would be a cycle with the client in it. The garbage
+                # collector may run in a thread of librdkafka, which ends the process if a client is destroyed there.
+                answers = answer = error = None  # type: ignore[assignment]
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def describe_topics(self, topics: Iterable[str], timeout: float, *, rights: bool = False) -> dict[str, Future[Any]]:
+        """Describe these topics by name, with the `rights` of this user on them. Never creates one."""
+        names = TopicCollection(list(topics))
+        return self.ask(
+            lambda admin, seconds: admin.describe_topics(
+                names, include_authorized_operations=rights, request_timeout=seconds
+            ),
+            timeout,
+        )
+
+    def describe_topics_and_configs(
+        self, topics: Iterable[str], timeout: float
+    ) -> tuple[dict[str, Future[Any]], dict[str, Future[Any]]]:
+        """Describe these topics with the rights of this user, and their configurations, at once."""
+        names = list(topics)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+
+        def request(admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
+            described: dict[Any, Future[Any]] = admin.describe_topics(
+                TopicCollection(names), include_authorized_operations=True, request_timeout=seconds
+            )
+            return described | admin.describe_configs(resources, request_timeout=seconds)
+
+        answers = self.ask(request, timeout)
+        return {name: answers[name] for name in names}, {one.name: answers[one] for one in resources}
 
     def broker_count(self) -> int:
         return len(self.describe_cluster().nodes)
 
     def describe_cluster(self) -> Any:
         """Kafka's description of the cluster: id, controller, brokers, and the rights of this user."""
-        future = self._admin.describe_cluster(
-            include_authorized_operations=True, request_timeout=self._bounds.seconds_left()
-        )
+        client = self.admin
+        future = client.describe_cluster(include_authorized_operations=True, request_timeout=self.bounds.seconds_left())
         try:
-            return self._bounds.result_of(future)
+            return self.bounds.result_of(future)
         except KafkaException as failure:
             raise self._translate_error(failure.args[0], "describe the cluster") from None
 
@@ -193,24 +302,27 @@ class KafkaCluster:
 
         After TLS or SASL was refused it does not wait for the whole time limit: that is nothing that passes.
         """
-        deadline = Deadline(self._bounds.seconds_left())
+        deadline = Deadline(self.bounds.seconds_left())
         while True:
             try:
-                metadata = self._admin.list_topics(topic, timeout=max(_SHORTEST_S, min(deadline.left, _HANDSHAKE_S)))
+                metadata = self.admin.list_topics(topic, timeout=max(_SHORTEST_S, min(deadline.left, _HANDSHAKE_S)))
                 break
             except KafkaException as failure:
                 error = failure.args[0]
-                self._admin.poll(0)  # an admin client calls error_cb only in poll()
+                self.serve_errors()
                 if is_refused(self._causes[0]) or deadline.is_over or error.code() not in {TIMED_OUT, TRANSPORT}:
                     raise self._translate_error(error, "connect") from None
+        self._causes.append(None)
         return Greeting(
-            str(metadata.cluster_id), {node: f"{one.host}:{one.port}" for node, one in metadata.brokers.items()}
+            str(metadata.cluster_id),
+            {node: f"{one.host}:{one.port}" for node, one in metadata.brokers.items()},
+            len(metadata.topics[topic].partitions),
         )
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin with `prefix`, as far as this user may see them."""
         try:
-            topics = self._admin.list_topics(timeout=self._bounds.seconds_left()).topics
+            topics = self.admin.list_topics(timeout=self.bounds.seconds_left()).topics
         except KafkaException as failure:
             raise self._translate_error(failure.args[0], "list the topics") from None
         return sorted(topic for topic in topics if topic.startswith(prefix))
@@ -219,9 +331,8 @@ class KafkaCluster:
         """Describe each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
         seen: dict[str, Sight] = {}
         described = {}
-        futures = self._admin.describe_topics(
-            TopicCollection(list(topics)), request_timeout=self._bounds.seconds_left()
-        )
+        client = self.admin
+        futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=self.bounds.seconds_left())
         for topic, future in futures.items():
             found = self._try_result(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if found is None or isinstance(found, MissingRight):
@@ -231,9 +342,7 @@ class KafkaCluster:
         if not described:
             return seen
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
-        for resource, future in self._admin.describe_configs(
-            resources, request_timeout=self._bounds.seconds_left()
-        ).items():
+        for resource, future in client.describe_configs(resources, request_timeout=self.bounds.seconds_left()).items():
             topic = resource.name
             config = self._try_result(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
             if config is None or isinstance(config, MissingRight):
@@ -250,13 +359,29 @@ class KafkaCluster:
             )
         return seen
 
+    def read_offsets(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[tuple[str, int], int]:
+        """The offset of each of these partitions for which `spec` asks; -1 if it has none. Raises KafkaException."""
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not wanted:
+            return {}
+        seconds = self.bounds.seconds_left()
+        client = self.admin
+        answers = client.list_offsets(wanted, isolation_level=isolation, request_timeout=seconds)
+        return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+
     def create_topics(self, topics: Iterable[TopicRequest], *, dry_run: bool) -> dict[str, str | None]:
         """Create topics; returns for each the reason of its failure, or None. A topic that exists is no failure."""
         # operation_timeout limits the controller's own wait, so that it answers before this request times out.
-        futures = self._admin.create_topics(
+        client = self.admin
+        futures = client.create_topics(
             [NewTopic(one.name, one.partitions, one.replication_factor, config=dict(one.config)) for one in topics],
-            operation_timeout=self._bounds.seconds_left() / 2,
-            request_timeout=self._bounds.seconds_left(),
+            operation_timeout=self.bounds.seconds_left() / 2,
+            request_timeout=self.bounds.seconds_left(),
             validate_only=dry_run,
         )
         return {topic: self._refusal_of(future, "CREATE", topic) for topic, future in futures.items()}
@@ -274,8 +399,9 @@ class KafkaCluster:
             )
             for topic, config in changes.items()
         ]
-        futures = self._admin.incremental_alter_configs(
-            resources, request_timeout=self._bounds.seconds_left(), validate_only=dry_run
+        client = self.admin
+        futures = client.incremental_alter_configs(
+            resources, request_timeout=self.bounds.seconds_left(), validate_only=dry_run
         )
         return {
             resource.name: self._refusal_of(future, "ALTER_CONFIGS", resource.name)
@@ -284,12 +410,12 @@ class KafkaCluster:
 
     def _try_result(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
         try:
-            return self._bounds.result_of(future)
+            return self.bounds.result_of(future)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             if error.code() == absent:
                 return None
-            if error.code() in NO_RIGHT:
+            if is_denied(error):
                 return MissingRight(right, topic)
             raise self._translate_error(error, f"{right} topic {topic}") from None
 
@@ -304,7 +430,8 @@ class KafkaCluster:
 
     def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
         if error.code() in UNREACHABLE:
-            self._admin.poll(0)
+            self.serve_errors()
+            self._give_up()
             return unreachable(purpose, self._user, self._causes[0] or error)
         advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")
@@ -323,3 +450,8 @@ def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | Non
         if deadline.is_over:
             raise EnvironmentProblemError(f"{complaint} within {patience:.0f} s")
         bounds.wait_for(backoff.next())
+
+
+def _is_local(error: BaseException) -> bool:
+    """Whether the error is librdkafka's, whose codes are negative, and not a broker's."""
+    return not isinstance(error, KafkaException) or error.args[0].code() < 0

@@ -9,8 +9,8 @@ from __future__ import annotations
 #: Clients of a partition: its transactional producer, and readers of HALF, of decisions, and of bodies. Of these, the
 #: last two are connected only while they are needed: at a take-over, after it, and when bodies exceed the memory.
 _CLIENTS_OF_A_PARTITION = 4
-#: Clients of the process: three for requests, and one that asks where logs end. Faust's has fewer descriptors than any
-#: of them.
+#: Clients of the process: two for requests, one more while one of them is replaced, and one that asks where logs end.
+#: Faust's has fewer descriptors than any of them.
 _CLIENTS_OF_THE_PROCESS = 4
 #: The process itself, some scrapes of its port at a time, and take-overs that ask each broker: some for each.
 _OTHERS = 64

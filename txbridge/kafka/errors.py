@@ -139,21 +139,58 @@ TRANSPORT = KafkaError._TRANSPORT
 UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
 UNKNOWN_TOPIC = KafkaError._UNKNOWN_TOPIC
 
+# The meanings of codes that our parts act on. A code may have several; what has none is an error of its own.
+_GROUP_DENIED, _FENCE_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_TOPIC_DENIED, _CLUSTER_DENIED = KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED
+#: This user lacks a right.
+DENIED = frozenset({_TOPIC_DENIED, _GROUP_DENIED, _CLUSTER_DENIED, _FENCE_DENIED})
+#: There is no such topic.
+MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC})
 #: A partition has no leader for a moment when it is new or its broker restarts.
-NO_LEADER = {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-NO_LEADER |= {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_PARTITION}
+NO_LEADER = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, UNKNOWN_PARTITION})
+NO_LEADER |= {KafkaError.UNKNOWN_TOPIC_OR_PART}
+#: A group's coordinator is being created, elected or loaded.
+COORDINATOR_COMES = frozenset({KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS})
+COORDINATOR_COMES |= {KafkaError.NOT_COORDINATOR}
+#: Answers that are about a group itself: another client would get the same.
+ABOUT_THE_GROUP = DENIED | {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID}
 #: librdkafka cannot unpack a batch of records, or read what is in it. It gives up at receive.message.max.bytes, 100 MB.
-UNREADABLE = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}
+UNREADABLE = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG})
+#: A broker does not have the position of a reader.
+OUT_OF_RANGE = frozenset({AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+#: TLS or SASL, or the endpoint of its tokens, refuses the connection.
+REFUSED = frozenset({AUTHENTICATION, SSL})
+#: Kafka did not answer: trying again later may help.
+UNREACHABLE = REFUSED | {TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN, RESOLVE}
+UNREACHABLE |= {KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
+#: The topic takes no records now.
+WHOLE_TOPIC = MISSING | {MSG_TIMED_OUT, _TOPIC_DENIED}
+#: It stays until somebody changes a topic, a right or the message.
+LASTING = MISSING | {KafkaError.MSG_SIZE_TOO_LARGE, _TOPIC_DENIED, _CLUSTER_DENIED, UNKNOWN_PARTITION}
+#: Another producer owns this transactional.id now.
+FENCED_CODES = frozenset({FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+FENCED_CODES |= {KafkaError.INVALID_PRODUCER_ID_MAPPING}
+#: It follows from another error of the same transaction, or concerns the producer and not the record.
+CONSEQUENCES = FENCED_CODES | {PURGE_QUEUE, PURGE_INFLIGHT, STATE, FATAL, INVALID_DIFFERENT_RECORD}
+CONSEQUENCES |= {KafkaError.INVALID_TXN_STATE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER}
+CONSEQUENCES |= {KafkaError.UNKNOWN_PRODUCER_ID, KafkaError.CONCURRENT_TRANSACTIONS}
 
-#: Answers that mean: this user lacks a right.
-DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
+_CONNECTION = "check the brokers and the network, then send again"
+_TOO_FEW = "too few replicas are in sync (min.insync.replicas): bring the brokers back"
+#: What to do about the error of a record.
+_OF_RECORDS = {
+    **dict.fromkeys({MSG_TIMED_OUT, TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN}, _CONNECTION),
+    KafkaError.REQUEST_TIMED_OUT: _CONNECTION,
+    KafkaError.NOT_ENOUGH_REPLICAS: _TOO_FEW,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _TOO_FEW,
+    KafkaError.MSG_SIZE_TOO_LARGE: "send a smaller message or raise max.message.bytes of the half topic",
+    _TOPIC_DENIED: "grant this user WRITE and DESCRIBE on the topic",
+    _CLUSTER_DENIED: "grant this user IDEMPOTENT_WRITE on the cluster",
+    **dict.fromkeys(MISSING, "the topic does not exist; `txbridge topics apply` creates it"),
+    UNKNOWN_PARTITION: "the topic has changed; restart this process",
+    **dict.fromkeys({PURGE_QUEUE, PURGE_INFLIGHT}, "the producer was closed meanwhile"),
+    FATAL: "the client connects again; send again",
+}
 #: Patterns of librdkafka's texts, which differ by chance for one cause, and what to do. The first that is found counts.
 _REMEDIES = (
     ("Connection refused", "nothing listens there: check the port, and whether Kafka runs"),
@@ -172,12 +209,6 @@ _REMEDIES = (
     ("mechanism handshake failed", "sasl.mechanism or security.protocol does not fit this port"),
     ("SASL", "check sasl.username and sasl.password"),
     ("Receive failed", "what listens at this port is no Kafka: check the port"),
-)
-#: Codes of a connection that TLS or SASL, or the endpoint of its tokens, refuses.
-REFUSED = frozenset({AUTHENTICATION, SSL})
-#: Kafka did not answer: trying again later may help.
-UNREACHABLE = frozenset(
-    {TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN, RESOLVE, *REFUSED, KafkaError.REQUEST_TIMED_OUT, KafkaError.NOT_CONTROLLER}
 )
 #: librdkafka has got no token, or has one that the broker does not take (any more).
 _NO_TOKEN = re.compile("OAUTHBEARER token|invalid_token")
@@ -199,8 +230,8 @@ def unreadable_batch(error: KafkaError, topic: str, partition: int) -> TakeOverR
 
 
 def is_missing_topic(error: BaseException | None) -> bool:
-    """Whether this is a broker's answer that there is no such topic."""
-    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    """Whether this is the answer that there is no such topic."""
+    return isinstance(error, KafkaException) and error.args[0].code() in MISSING
 
 
 def is_refused(error: KafkaError | None) -> bool:
@@ -210,6 +241,12 @@ def is_refused(error: KafkaError | None) -> bool:
 
 def is_denied(error: KafkaError) -> bool:
     return error.code() in DENIED
+
+
+def explain(error: KafkaError) -> str:
+    """The text of the error of a record, with what to do about it."""
+    remedy = _OF_RECORDS.get(error.code(), "see Kafka's description of this error")
+    return f"{error.str()} ({error.name()}); {remedy}"
 
 
 def missing_right(right: str, resource: str) -> str:

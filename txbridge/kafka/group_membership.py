@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as NoAnswer
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +25,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from txbridge.deadline import Deadline
 from txbridge.kafka.environment import OUTSIDE, Outside
-from txbridge.kafka.errors import DENIED, FAIL, TIMED_OUT
-from txbridge.log import get_logger
+from txbridge.kafka.errors import ABOUT_THE_GROUP, FAIL, TIMED_OUT
 
 #: The longest time-out that librdkafka accepts (s).
 _LONGEST_REQUEST_S = 3_600.0
@@ -38,10 +39,6 @@ _ABANDON_AFTER_S = 10.0
 _LEAST_LIFE_S = 3.0
 #: Interval (s) at which a lasting outage is logged.
 _REPORT_EVERY_S = 60.0
-#: Answers that are about the group itself: another client would get the same.
-_ABOUT_THE_GROUP = DENIED | {KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INVALID_GROUP_ID}
-
-_log = get_logger("txbridge.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +62,20 @@ class _Client:
 
 def is_about_the_group(error: KafkaException) -> bool:
     """Whether this is an answer about the group, and not a failure to get one."""
-    return error.args[0].code() in _ABOUT_THE_GROUP
+    return error.args[0].code() in ABOUT_THE_GROUP
 
 
 class GroupMembership:
     """The requests of all partitions of a process. Thread-safe."""
 
-    def __init__(self, connect: Callable[[], AdminClient], outside: Outside = OUTSIDE) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AdminClient],
+        outside: Outside = OUTSIDE,
+        report: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """`report` is told of a lasting outage, with the error."""
+        self._report = report
         self._outside = outside
         self._connect = connect
         self._lock = threading.Lock()
@@ -95,6 +99,9 @@ class GroupMembership:
                 if self._client is None:
                     self._client = self._connect()
                     self._known = _Client(connected=now)
+                else:
+                    # What it has reported about its connections. Otherwise that piles up in an outage.
+                    self._client.poll(0)
                 answers = self._client.describe_consumer_groups(
                     new, include_authorized_operations=True, request_timeout=_LONGEST_REQUEST_S
                 )
@@ -103,6 +110,19 @@ class GroupMembership:
                     answers[name].add_done_callback(partial(_pass_on, self._known, answer))
                     self._questions[name] = _MembershipQuestion(answer, now)
             return {name: self._questions[name].answer for name in wanted}
+
+    def describe_groups(self, groups: Iterable[str], seconds: float) -> dict[str, Any]:
+        """Kafka's description of each group, or the KafkaError of one that cannot be seen, within so many seconds."""
+        deadline = Deadline(seconds, self._outside.monotonic)
+        found: dict[str, Any] = {}
+        for name, answer in self.ask(groups).items():
+            try:
+                found[name] = answer.result(deadline.left)
+            except KafkaException as failure:
+                found[name] = failure.args[0]
+            except NoAnswer:
+                found[name] = KafkaError(TIMED_OUT, "the group's coordinator does not answer")
+        return found
 
     def abandon_unanswered(self) -> None:
         """Give up a client that fails, or has not answered for too long.
@@ -127,7 +147,7 @@ class GroupMembership:
             is_reported = self._reported_at > now - _REPORT_EVERY_S
             self._reported_at = self._reported_at if is_reported else now
         if not is_reported:
-            _log.warning("groups_not_answered", error=error.str())
+            self._report(error.str())
         # Outside the lock: ending a client takes as long as its threads take to end.
         del given_up
 

@@ -195,7 +195,7 @@ class PartitionReader:
             elif error.code() == errors.PARTITION_EOF:
                 self.position = max(self.position, offset_of(message))
                 self._fetch_short.note_contradiction()
-            elif error.code() in {errors.AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+            elif error.code() in errors.OUT_OF_RANGE:
                 self._fetch_again(error)
                 break
             elif error.code() == errors.LOG_TRUNCATION:

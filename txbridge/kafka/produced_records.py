@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from txbridge.core.half_message import size_of
 from txbridge.core.names import Headers
-from txbridge.kafka.errors import MSG_TIMED_OUT, QUEUE_FULL, RecordKind, RecordName, named
+from txbridge.kafka.errors import CONSEQUENCES, MSG_TIMED_OUT, QUEUE_FULL, RecordKind, RecordName, named
 from txbridge.kafka.fenced_producer import TransactionFailedError, guarded
 from txbridge.kafka.headers import offset_of
-from txbridge.kafka.record_failures import CONSEQUENCES, Reports
+from txbridge.kafka.record_failures import Reports
 
 OnStored = Callable[[Message], None]
 #: A name by which its report is known, and topic, value, key, partition, timestamp (ms) and headers of a record.

@@ -9,25 +9,8 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, Message
 
 from txbridge.kafka import errors
-from txbridge.kafka.endtxn_watch import FENCED_CODES
-from txbridge.kafka.errors import RecordFailure, RecordKind, RecordName
+from txbridge.kafka.errors import CONSEQUENCES, WHOLE_TOPIC, RecordFailure, RecordKind, RecordName
 from txbridge.kafka.topic_lookup import TOO_LARGE
-
-#: Errors that follow from another error of the same transaction, or that concern the producer and not the record.
-CONSEQUENCES = FENCED_CODES | {
-    errors.PURGE_QUEUE,
-    errors.PURGE_INFLIGHT,
-    errors.STATE,
-    errors.FATAL,
-    errors.INVALID_DIFFERENT_RECORD,
-    KafkaError.INVALID_TXN_STATE,
-    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    KafkaError.UNKNOWN_PRODUCER_ID,
-    KafkaError.CONCURRENT_TRANSACTIONS,
-}
-#: Errors which say that the topic takes no records now.
-_WHOLE_TOPIC = {errors.MSG_TIMED_OUT, errors.UNKNOWN_TOPIC}
-_WHOLE_TOPIC |= {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 
 class _Failed(NamedTuple):
@@ -118,7 +101,7 @@ class Reports:
             which=which,
             # As a message for which Kafka was not asked: it is the same reason.
             reason=TOO_LARGE if too_large else errors.named(error, "WRITE", f"topic {topic}").str(),
-            whole_topic=code in _WHOLE_TOPIC,
+            whole_topic=code in WHOLE_TOPIC,
             # A missing partition is that of one record; it was in no batch.
             is_culprit=is_alone
             or (which is not None and (code == errors.UNKNOWN_PARTITION or (topic, partition) in self._tells_culprits)),

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Self
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclOperation
 
-from txbridge.kafka.controller_requests import ControllerRequests
-from txbridge.kafka.errors import UNKNOWN_TOPIC, UnansweredError
+from txbridge.kafka.admin import KafkaCluster
+from txbridge.kafka.errors import MISSING, UnansweredError
 from txbridge.text import counted, duration
 
 LARGEST_BATCH = "max.message.bytes"
@@ -138,7 +138,7 @@ class TopicMemory:
         #: Topics that have refused a record for its size.
         self.too_large: set[str] = set()
 
-    def look_up(self, requests: ControllerRequests, topics: Collection[str], now: float) -> dict[str, LookedUpTopic]:
+    def look_up(self, cluster: KafkaCluster, topics: Collection[str], now: float) -> dict[str, LookedUpTopic]:
         """Answer about these topics; `now` is monotonic (s). Never creates one. Raises UnansweredError.
 
         What Kafka has answered by then is remembered, so that the next call asks about the rest.
@@ -150,7 +150,7 @@ class TopicMemory:
             self._known, self._until = dict(found), now + believed_s
         try:
             for first in range(0, len(unknown), _MOST_ASKED):
-                asked = _ask_kafka(requests, unknown[first : first + _MOST_ASKED], now + believed_s)
+                asked = _ask_kafka(cluster, unknown[first : first + _MOST_ASKED], now + believed_s)
                 found |= asked
                 self._known.update(asked)
         except UnansweredError:
@@ -168,9 +168,9 @@ class TopicMemory:
         self._known = {}
 
 
-def _ask_kafka(requests: ControllerRequests, topics: Sequence[str], until: float) -> dict[str, LookedUpTopic]:
+def _ask_kafka(cluster: KafkaCluster, topics: Sequence[str], until: float) -> dict[str, LookedUpTopic]:
     try:
-        answers, configs = requests.describe_topics_and_configs(topics, _REQUEST_TIMEOUT_S)
+        answers, configs = cluster.describe_topics_and_configs(topics, _REQUEST_TIMEOUT_S)
         return {topic: _found(topic, answer, _rules_in(configs[topic]), until) for topic, answer in answers.items()}
     except (KafkaException, TimeoutError) as error:
         reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
@@ -204,7 +204,7 @@ def _rules_in(answer: Future[Any]) -> TopicRules:
 
 def _problem(topic: str, error: KafkaError) -> str | None:
     """The error as a reason to wait, or None when Kafka did not answer, which says nothing about the topic."""
-    if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC}:
+    if error.code() in MISSING:
         return f"topic {topic} does not exist"
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"{DENIED} DESCRIBE topic {topic}"

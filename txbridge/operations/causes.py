@@ -6,14 +6,16 @@ A person can read ten causes, but not ten thousand messages.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 
 from txbridge.core.states import TransactionState
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
-from txbridge.kafka.admin import ALIKE, KafkaCluster
+from txbridge.kafka.admin import ALIKE
 from txbridge.kafka.errors import is_missing_topic
+from txbridge.kafka.group_membership import GroupMembership
 from txbridge.operations.connection import Connection
 from txbridge.operations.model import NextStep, OpenMessage, Selection
 from txbridge.text import duration
@@ -118,7 +120,6 @@ class GroupStates:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._cluster: KafkaCluster | None = None
         self._problems: dict[str, str | None] = {}
         self._deadline: Deadline | None = None
 
@@ -129,32 +130,30 @@ class GroupStates:
         if group not in self._problems and not self._deadline.is_over:
             try:
                 self._problems[group] = self._ask_kafka(group, self._deadline)
-            except (KafkaException, TxBridgeError):
+            except (KafkaException, TimeoutError, TxBridgeError):
                 # No answer, or a right is missing.
                 self._problems[group] = None
         return self._problems.get(group)
 
+    @cached_property
+    def _membership(self) -> GroupMembership:
+        return GroupMembership(self._connection.cluster.make_client)
+
     def _ask_kafka(self, group: str, deadline: Deadline) -> str:
         name = self._connection.names.check(group)
-        if self._cluster is None:
-            self._cluster = KafkaCluster.connect(self._connection.kafka)
-        admin = self._cluster.admin
         # Not list_topics: librdkafka would keep the name of every group that has no check topic.
-        described = admin.describe_topics(TopicCollection([name]), request_timeout=max(deadline.left, _LEAST_S))[
-            name
-        ].exception()
+        described = self._connection.cluster.describe_topics([name], max(deadline.left, _LEAST_S))[name].exception()
         if described is not None:
             if is_missing_topic(described):
-                for topic in self._cluster.topics_with_prefix(""):
+                for topic in self._connection.cluster.topics_with_prefix(""):
                     if topic.replace(".", "_") == name.replace(".", "_"):
                         return f"no check topic: {ALIKE}, and there is {topic}. Use its group, or another name"
                 return "no check topic: no client of the group has joined yet, or the topic was deleted"
             raise described
-        try:
-            found = admin.describe_consumer_groups([name], request_timeout=max(deadline.left, _LEAST_S))[name].result()
-        except KafkaException as failure:
-            if failure.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                raise
+        found = self._membership.describe_groups([name], deadline.left)[name]
+        if isinstance(found, KafkaError):
+            if found.code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise KafkaException(found)
             return NOBODY
         is_empty = not found.members and found.state in {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
         return NOBODY if is_empty else ""

@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import OffsetSpec
 
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
-from txbridge.kafka import config as kafka_config
-from txbridge.kafka.admin import REQUEST_TIMEOUT_S, FoundTopic, KafkaCluster, MissingRight
+from txbridge.kafka.admin import FoundTopic, KafkaCluster, MissingRight
 from txbridge.kafka.errors import UNREACHABLE, is_denied
 from txbridge.subject import Subject
 from txbridge.topics.verify import LayoutError
@@ -49,6 +48,7 @@ class Connection:
     """A namespace on a cluster, as operations need it: the internal topics exist and fit together."""
 
     kafka: Mapping[str, Any] = field(repr=False)
+    cluster: KafkaCluster = field(repr=False, compare=False)
     subject: Subject
     names: Names
     policy: CheckPolicy
@@ -77,6 +77,7 @@ class Connection:
             raise LayoutError(problems)
         return cls(
             kafka=kafka,
+            cluster=cluster,
             subject=subject,
             names=names,
             policy=settings.check_policy,
@@ -101,17 +102,12 @@ def _problem(names: Names, topic: str, sight: MissingRight | FoundTopic | None) 
     )
 
 
-def admin_client(connection: Connection) -> AdminClient:
-    return kafka_config.create(AdminClient, kafka_config.admin_config(connection.kafka))
-
-
-def start_since(admin: AdminClient, topic: str, partition: int, born: int) -> int | None:
+def start_since(connection: Connection, topic: str, partition: int, born: int) -> int | None:
     """The first offset that can hold a record about a message of this birth (ms); None if none has come since then.
 
     Raises KafkaException.
     """
-    where = TopicPartition(topic, partition)
-    spec = {where: OffsetSpec.for_timestamp(max(born - CLOCK_SKEW_MS, 0))}
-    offset: int = admin.list_offsets(spec, request_timeout=REQUEST_TIMEOUT_S)[where].result().offset
+    where, spec = (topic, partition), OffsetSpec.for_timestamp(max(born - CLOCK_SKEW_MS, 0))
+    offset = connection.cluster.read_offsets([where], spec)[where]
     # Kafka answers -1 when nothing came since then.
     return offset if offset >= 0 else None

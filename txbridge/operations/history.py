@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import dropwhile
 
-from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, Message
 
 from txbridge.core import names as header_names
 from txbridge.core.checkpoint import parse_op
@@ -23,9 +22,9 @@ from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.admin import REQUEST_TIMEOUT_S
 from txbridge.kafka.body_cache import to_half
-from txbridge.kafka.errors import UNKNOWN_TOPIC, is_denied
+from txbridge.kafka.errors import MISSING, is_denied
 from txbridge.kafka.headers import copyable_headers, headers_of, offset_of
-from txbridge.operations.connection import Connection, admin_client, kafka_errors, start_since
+from txbridge.operations.connection import Connection, kafka_errors, start_since
 from txbridge.operations.listing import barrier_of, is_id_prefix, only_one, parse_place
 from txbridge.operations.reading import never, open_reader, read_view
 from txbridge.text import counted
@@ -74,10 +73,9 @@ def read_history(connection: Connection, target: str) -> History:
     message = view.find_open(half.offset)
     missing: list[str] = []
     names, where = connection.names, f"{partition}:{half.offset}".encode()
-    admin = admin_client(connection)
 
     def since_birth(topic: str, only: int | None, look: Callable[[Message], Iterator[Step]]) -> list[Step]:
-        return list(_collect(connection, admin, topic, only, half.born, look, missing))
+        return list(_collect(connection, topic, only, half.born, look, missing))
 
     outcomes = since_birth(names.op, partition, lambda record: _op_steps(record, half.offset))
     steps = [
@@ -194,7 +192,6 @@ def _records(
 
 def _collect(
     connection: Connection,
-    admin: AdminClient,
     topic: str,
     partition: int | None,
     born: int,
@@ -203,30 +200,29 @@ def _collect(
 ) -> Iterator[Step]:
     """The steps that `look` finds in the records since birth. A topic that this user may not read goes to `missing`."""
     try:
-        for number in _partitions(admin, topic) if partition is None else [partition]:
-            start = start_since(admin, topic, number, born)
+        for number in _partitions(connection, topic) if partition is None else [partition]:
+            start = start_since(connection, topic, number, born)
             if start is not None:
                 for record in _records(connection, topic, number, start, None, committed=True):
                     yield from look(record)
     except KafkaException as failure:
         error = failure.args[0]
-        if error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, UNKNOWN_TOPIC}:
+        if error.code() in MISSING:
             return
         if not is_denied(error):
             raise EnvironmentProblemError(f"{topic} cannot be read: {error.str()}") from failure
         missing.append(f"missing right READ on topic {topic}")
+    except TimeoutError as failure:
+        raise EnvironmentProblemError(f"{topic} cannot be read: Kafka does not answer in time") from failure
     except EnvironmentProblemError as error:
         if not isinstance(error.__cause__, KafkaException) or not is_denied(error.__cause__.args[0]):
             raise
         missing.append(f"missing right READ on topic {topic}")
 
 
-def _partitions(admin: AdminClient, topic: str) -> list[int]:
+def _partitions(connection: Connection, topic: str) -> range:
     """Raises KafkaException when there is no such topic, or it is hidden from this user."""
-    described = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
-    if described.error is not None:
-        raise KafkaException(described.error)
-    return sorted(described.partitions)
+    return range(len(connection.cluster.describe_topics([topic], REQUEST_TIMEOUT_S)[topic].result().partitions))
 
 
 def _end_steps(record: Message, half: HalfMessage) -> Iterator[Step]:

@@ -19,7 +19,7 @@ from txbridge.core.states import Outcome, TransactionState
 from txbridge.errors import KafkaUnreachableError, TxBridgeError, UsageError
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.operations.causes import GroupStates, cause_if
-from txbridge.operations.connection import Connection, admin_client, kafka_errors, start_since
+from txbridge.operations.connection import Connection, kafka_errors, start_since
 from txbridge.operations.model import Listing, OpenMessage, Selection
 from txbridge.operations.reading import (
     bounds_of,
@@ -162,7 +162,7 @@ def last_remarks(connection: Connection, partition: int, messages: Collection[Op
     born = min(message.born for message in messages)
     remarks: dict[int, str] = {}
     with kafka_errors(f"reading {connection.names.end}[{partition}]"):
-        start = start_since(admin_client(connection), connection.names.end, partition, born)
+        start = start_since(connection, connection.names.end, partition, born)
         if start is None:
             return remarks
         with open_reader(connection, connection.names.end, partition, committed=True) as reader:

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from confluent_kafka.admin import AdminClient
-
 from txbridge.core.names import Names, is_group, is_topic
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import ALIKE, Bounds, FoundTopic, KafkaCluster, MissingRight, TopicRequest, wait_for
+from txbridge.kafka.admin import ALIKE, FoundTopic, KafkaCluster, MissingRight, TopicRequest, wait_for
 from txbridge.kafka.errors import other_cluster
 from txbridge.topics.plan import PlanOptions, TopicAction, TopicPlan, compare, judge
 from txbridge.topics.spec import HALF_ROOM, IN_SYNC, RETENTION, Deviation, check_topic
@@ -164,10 +162,8 @@ class Layout:
         return self.half_max_message_bytes - HALF_ROOM
 
 
-def check_layout(
-    admin: AdminClient, names: Names, *, client: bool = False, longest_wait_ms: int = 0, bounds: Bounds | None = None
-) -> Layout:
-    """Verify the internal topics of a namespace. Each request is bounded by REQUEST_TIMEOUT_S and `bounds`.
+def check_layout(cluster: KafkaCluster, names: Names, *, client: bool = False, longest_wait_ms: int = 0) -> Layout:
+    """Verify the internal topics of a namespace. Each request is bounded by REQUEST_TIMEOUT_S.
 
     All topics must exist, with the right cleanup policy and LogAppendTime. HALF, END, OP and OFFSET must have the same
     number of partitions. END and OP must be kept as long as HALF, and HALF as long as `longest_wait_ms`. A `client`
@@ -176,7 +172,6 @@ def check_layout(
 
     Raises LayoutError with all problems, KafkaUnreachableError, EnvironmentProblemError.
     """
-    cluster = KafkaCluster(admin, bounds)
     seen = cluster.read_topics(names.internal)
     half = seen[names.half]
     spared = (names.op, names.offset, names.discard) if client else ()
@@ -206,9 +201,9 @@ class OutboxLayout(NamedTuple):
     weak: tuple[str, ...]
 
 
-def verify_relay_topic(admin: AdminClient, names: Names, *, bounds: Bounds | None = None) -> OutboxLayout:
+def verify_relay_topic(cluster: KafkaCluster, names: Names) -> OutboxLayout:
     """Verify OUTBOX, the only internal topic that a relay needs. Raises and is bounded as `check_layout`."""
-    seen = KafkaCluster(admin, bounds).read_topics([names.outbox])
+    seen = cluster.read_topics([names.outbox])
     weak, topic = _list_weak(judge(names, PlanOptions(relay=True), seen)), seen[names.outbox]
     assert isinstance(topic, FoundTopic)
     return OutboxLayout(topic, weak)
@@ -222,9 +217,7 @@ def _list_weak(found: Iterable[Deviation]) -> tuple[str, ...]:
     return tuple(text for _, text in listed)
 
 
-def ensure_check_topic(
-    admin: AdminClient, names: Names, group: str, layout: Layout, *, bounds: Bounds | None = None
-) -> bool:
+def ensure_check_topic(cluster: KafkaCluster, names: Names, group: str, layout: Layout) -> bool:
     """Create the topic of a producer group's checks if it is missing, and wait until it can be subscribed to.
 
     Returns whether it was missing. It is replicated like HALF. An existing topic must be able to carry the checks.
@@ -233,7 +226,6 @@ def ensure_check_topic(
     topic = names.check(group)
     if not is_group(group) or not is_topic(topic):
         raise UsageError(f"{group!r} cannot be a producer group: {topic!r} would be no topic name")
-    cluster = KafkaCluster(admin, bounds)
     wanted = check_topic(names, group, message_size=layout.max_message_size)
     sight = cluster.read_topics([topic])[topic]
     if sight is None:
@@ -257,5 +249,5 @@ def ensure_check_topic(
         now = cluster.read_topics([topic])[topic]
         return isinstance(now, FoundTopic) and now.leaderless == 0
 
-    wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", bounds)
+    wait_for(is_visible, f"the topic {topic} did not get leaders for all of its partitions", cluster.bounds)
     return sight is None

@@ -11,11 +11,9 @@ import logging
 import os
 import threading
 import time
-from functools import partial
 from typing import Any, NoReturn
 
 import faust
-from confluent_kafka.admin import AdminClient
 from faust.types import TP
 
 from txbridge.backoff import Backoff, keep_trying
@@ -25,8 +23,6 @@ from txbridge.core.names import Names
 from txbridge.errors import TxBridgeError
 from txbridge.interrupts import AT_START, end_on_signal, if_interrupted
 from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.config import admin_config, create
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.each_broker import KeptConnections, require_features
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
@@ -122,11 +118,12 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         settings = self.settings
         names = Names(settings.namespace)
 
-        connect = partial(create, AdminClient, admin_config(settings.librdkafka))
         cluster = KafkaCluster.connect(settings.librdkafka)
         layout = _wait_for_layout(cluster, names, settings, self.own_monitor.health)
-        membership = GroupMembership(connect)
-        require_rights(cluster.admin, membership, names, settings.app_id)
+        membership = GroupMembership(
+            cluster.make_client, report=lambda error: _log.warning("groups_not_answered", error=error)
+        )
+        require_rights(cluster, membership, names, settings.app_id)
         found = cluster.read_greeting(names.half).brokers
         addresses = {node: address.rpartition(":") for node, address in found.items()}
         brokers = KeptConnections(settings.librdkafka)
@@ -134,8 +131,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
         require_features(brokers.versions_of({node: (host, int(port)) for node, (host, _, port) in addresses.items()}))
         context = PartitionContext(
             kafka=settings.librdkafka,
-            admin=cluster.admin,
-            requests=ControllerRequests(connect),
+            cluster=cluster,
             membership=membership,
             brokers=brokers,
             ends=LogEnds(brokers, self.outside),
@@ -246,7 +242,7 @@ def _wait_for_layout(cluster: KafkaCluster, names: Names, settings: WorkerSettin
 
     def ask() -> Layout:
         health.require_cluster(cluster.read_greeting(names.half).cluster_id)
-        return check_layout(cluster.admin, names, longest_wait_ms=settings.longest_wait)
+        return check_layout(cluster, names, longest_wait_ms=settings.longest_wait)
 
     layout = keep_trying(ask, _log, settings.bootstrap_servers)
     if layout.weak:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
-
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.checkpoint import Checkpoint
 from txbridge.core.half_entry import HalfEntry
@@ -18,8 +16,8 @@ from txbridge.core.names import Names
 from txbridge.core.plan.choice import Limits
 from txbridge.core.states import TransactionState
 from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.body_cache import BodyCache
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
@@ -145,9 +143,7 @@ class PartitionContext:
     """Settings and connections that all partitions of a worker share."""
 
     kafka: Mapping[str, Any] = field(repr=False)
-    admin: AdminClient
-    #: Requests about topics while the worker runs.
-    requests: ControllerRequests
+    cluster: KafkaCluster
     membership: GroupMembership
     #: Connections to each broker, to learn and to prove where logs end.
     brokers: EachBroker

@@ -17,6 +17,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
+from txbridge.kafka.admin import Bounds
 from txbridge.kafka.errors import (
     FencedError,
     HangingTransactionError,
@@ -297,7 +298,7 @@ class Worker:
         self._lock = threading.Lock()
         self._owners: dict[int, PartitionOwner] = {}
         #: Check that the internal topics are still those of the start.
-        self.internal_topics = InternalTopics(context.requests, context.names, context.metrics, start)
+        self.internal_topics = InternalTopics(context.cluster, context.names, context.metrics, start)
         #: Whether the group has made an assignment yet, possibly an empty one.
         self.was_assigned = False
         self.stopped = False
@@ -408,10 +409,10 @@ class Worker:
         return self._context.names
 
     def visible_groups(self) -> list[str]:
-        """Producer groups that have a check topic; one request. Raises KafkaException."""
+        """Producer groups that have a check topic; one request. Raises KafkaUnreachableError."""
         prefix = self._context.names.check("")
-        topics = self._context.admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
-        return sorted(topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
+        cluster = self._context.cluster.within(Bounds(Deadline(_ANSWER_TIMEOUT_S)))
+        return [topic.removeprefix(prefix) for topic in cluster.topics_with_prefix(prefix)]
 
     def status(self) -> list[OwnerStatus]:
         return [owner.status for owner in self.owners()]

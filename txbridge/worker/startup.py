@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NoAnswer
 from importlib.metadata import version
 from typing import Any
 
@@ -27,10 +26,9 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.acl import Pattern, ResourceKind, Right, Role, rights
-from txbridge.kafka.admin import REQUEST_TIMEOUT_S
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import REQUEST_TIMEOUT_S, KafkaCluster
 from txbridge.kafka.descriptors import capacity, needed, refusal
-from txbridge.kafka.errors import is_missing_topic, missing_right, other_cluster
+from txbridge.kafka.errors import is_denied, is_missing_topic, missing_right, other_cluster
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.log import get_logger
 from txbridge.topics.verify import Layout
@@ -80,7 +78,7 @@ def slots_for(partitions: int, brokers: int) -> PartitionSlots:
     return PartitionSlots(capacity(limit, brokers), text)
 
 
-def require_rights(admin: AdminClient, membership: GroupMembership, names: Names, app_id: str) -> None:
+def require_rights(cluster: KafkaCluster, membership: GroupMembership, names: Names, app_id: str) -> None:
     """Require the rights on the internal topics and on the workers' group.
 
     Raises EnvironmentProblemError, which names all missing rights. A right about which Kafka gives no answer does not
@@ -88,23 +86,22 @@ def require_rights(admin: AdminClient, membership: GroupMembership, names: Names
     """
     wanted = [right for right in rights(Role.WORKER, names, app_id=app_id) if right.pattern is Pattern.LITERAL]
     missing = [
-        *_of_topics(admin, [right for right in wanted if right.name in names.internal]),
+        *_of_topics(cluster, [right for right in wanted if right.name in names.internal]),
         *_of_group(membership, next(right for right in wanted if right.kind is ResourceKind.GROUP)),
     ]
     if missing:
         raise EnvironmentProblemError("a worker cannot work without these rights:\n- " + "\n- ".join(missing))
 
 
-def _of_topics(admin: AdminClient, wanted: list[Right]) -> Iterator[str]:
-    answers = admin.describe_topics(
-        TopicCollection([right.name for right in wanted]),
-        include_authorized_operations=True,
-        request_timeout=REQUEST_TIMEOUT_S,
-    )
+def _of_topics(cluster: KafkaCluster, wanted: list[Right]) -> Iterator[str]:
+    try:
+        answers = cluster.describe_topics([right.name for right in wanted], REQUEST_TIMEOUT_S, rights=True)
+    except (KafkaException, TimeoutError):
+        return
     for right in wanted:
         try:
-            operations = answers[right.name].result(REQUEST_TIMEOUT_S).authorized_operations
-        except (KafkaException, NoAnswer):
+            operations = answers[right.name].result().authorized_operations
+        except KafkaException:
             continue
         if operations is not None:
             has = {one.name for one in operations}
@@ -114,13 +111,12 @@ def _of_topics(admin: AdminClient, wanted: list[Right]) -> Iterator[str]:
 
 
 def _of_group(membership: GroupMembership, wanted: Right) -> Iterator[str]:
-    try:
-        operations = membership.ask([wanted.name])[wanted.name].result(REQUEST_TIMEOUT_S).authorized_operations
+    answer = membership.describe_groups([wanted.name], REQUEST_TIMEOUT_S)[wanted.name]
+    if isinstance(answer, KafkaError):
+        denied = is_denied(answer)
+    else:
+        operations = answer.authorized_operations
         denied = operations is not None and "READ" not in {one.name for one in operations}
-    except KafkaException as failure:
-        denied = failure.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-    except NoAnswer:
-        return
     if denied:
         yield missing_right("READ", f"group {wanted.name}")
 
@@ -153,8 +149,8 @@ _CLUSTER = ""
 class InternalTopics:
     """Compares cluster and topics with those of the start, in the caller's thread. The results are for any thread."""
 
-    def __init__(self, requests: ControllerRequests, names: Names, metrics: WorkerMetrics, start: Layout) -> None:
-        self._requests = requests
+    def __init__(self, cluster: KafkaCluster, names: Names, metrics: WorkerMetrics, start: Layout) -> None:
+        self._cluster = cluster
         #: HALF is the first.
         self._names = list(names.identified.values())
         self._metrics = metrics
@@ -168,7 +164,7 @@ class InternalTopics:
 
     def look_again(self) -> None:
         """Ask Kafka. Raises KafkaException, TimeoutError; then what is known stays."""
-        answers = self._requests.ask(self._describe, _REQUEST_TIMEOUT_S)
+        answers = self._cluster.ask(self._describe, _REQUEST_TIMEOUT_S)
         problem = other_cluster(self._start.cluster_id, str(answers.pop(_CLUSTER).result().cluster_id))
         self.is_elsewhere = bool(problem)
         if not problem:

@@ -1,4 +1,5 @@
 """The audit's requests to Kafka outside Spark: topics, log starts, ends, stable offsets, policies and topic ids."""
+# ruff: noqa: SLF001  (the only names of the codes)
 
 from __future__ import annotations
 
@@ -48,23 +49,12 @@ RETRIABLE = frozenset(
 )
 _TRANSIENT = RETRIABLE | {
     KafkaError.BROKER_NOT_AVAILABLE,
-    # librdkafka's own: no answer in time, no connection, or metadata that is out of date.
-    KafkaError._TIMED_OUT,  # noqa: SLF001  (their only names)
-    KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-    KafkaError._TRANSPORT,  # noqa: SLF001
-    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-    KafkaError._RESOLVE,  # noqa: SLF001
-    # A partition has no leader yet, and it is the only one that is asked about.
-    KafkaError._NOENT,  # noqa: SLF001
-    KafkaError._WAIT_CACHE,  # noqa: SLF001
-    KafkaError._WAIT_COORD,  # noqa: SLF001
-    KafkaError._UNKNOWN_BROKER,  # noqa: SLF001
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-    KafkaError._DESTROY_BROKER,  # noqa: SLF001
-    KafkaError._OUTDATED,  # noqa: SLF001
-    KafkaError._RETRY,  # noqa: SLF001
-    KafkaError._INTR,  # noqa: SLF001
+    # librdkafka's own: no answer in time, no connection, metadata that is out of date, or a partition without a leader
+    # that is the only one that is asked about.
+    *(KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN),
+    *(KafkaError._RESOLVE, KafkaError._NOENT, KafkaError._WAIT_CACHE, KafkaError._WAIT_COORD, KafkaError._OUTDATED),
+    *(KafkaError._UNKNOWN_BROKER, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION),
+    *(KafkaError._DESTROY_BROKER, KafkaError._RETRY, KafkaError._INTR),
 }
 
 _NO_LEADER = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))

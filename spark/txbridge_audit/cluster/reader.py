@@ -13,7 +13,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, KafkaError, KafkaEx
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from txbridge.core.names import READER_GROUP
-from txbridge.kafka.errors import AUTO_OFFSET_RESET, LOG_TRUNCATION, PARTITION_EOF, UNREADABLE, unreadable_batch
+from txbridge.kafka.errors import LOG_TRUNCATION, OUT_OF_RANGE, PARTITION_EOF, UNREADABLE, unreadable_batch
 from txbridge.kafka.headers import headers_of_all
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import kind_of
@@ -133,7 +133,7 @@ def _is_end(error: KafkaError, key: TopicPartition) -> bool:
     topic, partition = key
     if code == PARTITION_EOF:
         return True
-    if code in {AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+    if code in OUT_OF_RANGE:
         raise CouldNotAuditError(
             f"retention removed records of {topic}/{partition} while they were being read: run the audit again"
         )

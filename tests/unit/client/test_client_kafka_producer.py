@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import UsageError
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.connection import KafkaConnection, Wire
 
 
 class FakeProducer:

@@ -16,11 +16,9 @@ import pytest
 
 from tests.support.harness import eventually
 from txbridge import Message
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.connection import KafkaConnection, Wire
 from txbridge.client.kafka.topic_watch import TopicWatch
-from txbridge.client.prepare.half_writer import HalfWriter
-from txbridge.client.prepare.half_writer_pool import HalfWriters
+from txbridge.client.prepare.half_writer import HalfWriter, HalfWriters
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.core.names import Names
 from txbridge.kafka import config as kafka_config

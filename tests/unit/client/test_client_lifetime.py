@@ -35,11 +35,10 @@ def slow(kafka, monkeypatch):
     """The look at the topics lasts until the test ends it, or until its time limit."""
     seen = types.SimpleNamespace(begun=threading.Event(), go_on=threading.Event())
 
-    def check_layout(*_, bounds=None, **__):
+    def check_layout(cluster, *_, **__):
         seen.begun.set()
         while not seen.go_on.wait(0.005):
-            if bounds is not None:
-                bounds.wait_for(0)
+            cluster.bounds.wait_for(0)
         return LAYOUT
 
     monkeypatch.setattr(runtime_module, "check_layout", check_layout)
@@ -233,8 +232,8 @@ def test_a_forked_child_collects_no_admin_client_of_the_parent():
         "runtime.AdminClient = FakeAdmin",
         """
 gc.disable()
-def check_layout(admin, *_, **__):
-    left = [admin]
+def check_layout(cluster, *_, **__):
+    left = [cluster.admin]
     left.append(left)
     return LAYOUT
 runtime.check_layout = check_layout""",

@@ -12,6 +12,7 @@ from confluent_kafka.admin import NewTopic
 from txbridge_rocketmq.admin import TopicAdmin
 from txbridge_rocketmq.topics import NoAnswerError
 
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.topics.verify import Layout
 
 LAYOUT = Layout(2, {}, 1_065_536, 1_131_072, -1, 3, 2, ())
@@ -45,7 +46,7 @@ class Kafka:
 
 
 def admin_of(kafka: Kafka, automatic: int = 4) -> TopicAdmin:
-    return TopicAdmin(kafka.look, kafka, LAYOUT, automatic)  # type: ignore[arg-type]
+    return TopicAdmin(kafka.look, KafkaCluster(lambda: kafka), LAYOUT, automatic)  # type: ignore[arg-type]
 
 
 def test_topics_are_created_only_by_the_option() -> None:

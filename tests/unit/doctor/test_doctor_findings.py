@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,8 +12,8 @@ from confluent_kafka import KafkaError
 
 from txbridge.cli.doctor import exit_code
 from txbridge.config.worker import WorkerSettings
-from txbridge.doctor import run, runtime_checks, topic_checks
-from txbridge.doctor.cluster_view import ClusterView, Described, PartitionReplicas, Questions
+from txbridge.doctor import run, topic_checks
+from txbridge.doctor.cluster_view import ClusterView, Questions
 from txbridge.doctor.finding import Check, Finding, Level, Report
 from txbridge.kafka.admin import FoundTopic, Greeting, MissingRight, Sight
 from txbridge.kafka.errors import TIMED_OUT
@@ -32,7 +33,11 @@ def changed(seen: Mapping[str, Sight], topic: str, partitions: int = 4, copies: 
     cast("dict[str, Sight]", seen)[topic] = new
 
 
-def cluster_view(places: Sequence[PartitionReplicas] = (), **settings: int) -> ClusterView:
+def place_of(leader: int, replicas: frozenset[int], in_sync: frozenset[int]) -> SimpleNamespace:
+    return SimpleNamespace(id=0, leader=None if leader < 0 else leader, replicas=replicas, isr=in_sync)
+
+
+def cluster_view(places: Sequence[SimpleNamespace] = (), **settings: int) -> ClusterView:
     """The internal topics are as `topics apply` makes them for these settings of workers. HALF is at these places."""
     view = ClusterView(
         settings=WorkerSettings(bootstrap_servers="127.0.0.1:1", **settings),  # type: ignore[arg-type]
@@ -46,7 +51,7 @@ def cluster_view(places: Sequence[PartitionReplicas] = (), **settings: int) -> C
         seen={},
         groups_hidden=False,
         real={},
-        described={HALF: Described(places, frozenset())} if places else {},
+        described={HALF: SimpleNamespace(partitions=places, authorized_operations=())} if places else {},
     )
     options = PlanOptions(
         4, transaction_max_age=view.settings.transaction_max_age, timer_max_delay=view.settings.timer_max_delay
@@ -83,14 +88,14 @@ TWO = frozenset({1, 2})
 def test_copies(
     place: tuple[int, frozenset[int], frozenset[int]], config: dict[str, str], level: str, text: str
 ) -> None:
-    view = cluster_view([PartitionReplicas(*place)])
+    view = cluster_view([place_of(*place)])
     changed(view.seen, HALF, copies=len(place[1]), **config)
     [(found, said)] = lines(topic_checks.replication(view))
     assert (found, said.removeprefix(HALF).lstrip(": ").startswith(text)) == (level, True)
 
 
 def test_one_of_two_copies_in_sync_is_not_mended_by_the_same_setting() -> None:
-    two = cluster_view([PartitionReplicas(1, TWO, TWO)])
+    two = cluster_view([place_of(1, TWO, TWO)])
     changed(two.seen, HALF, copies=2, min_insync_replicas="1")
     two.brokers = {1: "one:9092", 2: "two:9092"}
     [finding] = topic_checks.replication(two)
@@ -121,7 +126,7 @@ def test_the_check_topic_of_a_new_group_is_made_by_a_door(door: bool, level: str
 @pytest.mark.parametrize("option", ["transaction_max_age", "timer_max_delay"])
 def test_topics_that_apply_has_just_made_leave_nothing_to_say(option: str, hours: int) -> None:
     """Else a healthy cluster has a finding forever, about which `topics apply` does nothing."""
-    one = cluster_view([PartitionReplicas(1, THREE, THREE)], **{option: hours * 3_600_000})
+    one = cluster_view([place_of(1, THREE, THREE)], **{option: hours * 3_600_000})
     findings = [*topic_checks.topics(one), *topic_checks.retention(one), *topic_checks.replication(one)]
     assert [(found.level, found.text) for found in findings if found.level is not Level.OK] == []
 
@@ -214,8 +219,8 @@ def test_checks_that_end_before_the_patience_of_a_listener(settings: dict[str, i
 def test_undecided_messages_of_two_databases_are_a_warning() -> None:
     one = cluster_view()
     one.groups = ("billing", "shop")
-    backlog = runtime_checks.Backlog(barriers={"shop": {"bb", "aa"}, "billing": {"cc"}})
-    found = [line for line in lines(runtime_checks.producers(one, {}, backlog, 0)) if "undecided" in line[1]]
+    backlog = run.Backlog(barriers={"shop": {"bb", "aa"}, "billing": {"cc"}})
+    found = [line for line in lines(run.producers(one, {}, backlog, 0)) if "undecided" in line[1]]
     assert [level for level, _ in found] == ["note", "warning"]
     assert found[0][1] == "undecided messages of the producer group billing come from the barrier table cc"
     assert found[1][1].startswith(

@@ -6,7 +6,7 @@ import logging
 
 from confluent_kafka import Producer, libversion
 
-from txbridge.kafka.endtxn_watch import CONTEXT, EndTxnWatch
+from txbridge.kafka.fenced_producer import CONTEXT, EndTxnWatch
 
 #: A cluster that librdkafka simulates in this process.
 MOCK_CLUSTER = {"bootstrap.servers": "mock", "test.mock.num.brokers": 1}

@@ -48,11 +48,10 @@ def read(monkeypatch):
         records = {Names().end: end, Names().op: op}
         monkeypatch.setattr(history, "_find", lambda _connection, _target: (several(), 2))
         monkeypatch.setattr(history, "read_view", lambda _connection, _partition: View())
-        monkeypatch.setattr(history, "admin_client", lambda _connection: None)
         monkeypatch.setattr(
             history,
             "_collect",
-            lambda _connection, _admin, topic, _partition, _born, look, _missing: (
+            lambda _connection, topic, _partition, _born, look, _missing: (
                 step for record in records.get(topic, ()) for step in look(record)
             ),
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -44,6 +45,7 @@ from txbridge.subject import Subject
 NAMES = Names()
 CONNECTION = Connection(
     kafka={"bootstrap.servers": "nowhere:1"},
+    cluster=SimpleNamespace(describe_topics=Mock(side_effect=TimeoutError)),
     subject=Subject("", "nowhere:1", "C1"),
     names=NAMES,
     policy=POLICY,

@@ -9,13 +9,11 @@ from tests.support.source import ROOT, calls_in, nodes_of, tree_of
 #: Calls of list_topics that name a topic, and why that topic is no name that a client or a message brings.
 NAMED = {
     "connectors/txbridge_sqlalchemy/half_settling.py": "HALF",
-    "connectors/txbridge_rocketmq/door_process.py": "HALF",
     "txbridge/client/checks/consumer.py": "HALF, and the group's own check topic",
-    "txbridge/client/kafka/producer.py": "HALF or END",
-    "txbridge/kafka/admin.py": "HALF, in a command",
+    "txbridge/client/kafka/connection.py": "HALF or END",
+    "txbridge/kafka/admin.py": "HALF or OUTBOX",
     "txbridge/kafka/fenced_producer.py": "HALF",
     "txbridge/kafka/partition_reader.py": "the reader's own topic",
-    "txbridge/operations/history.py": "in a client of one look, which ends after it",
     "txbridge/testing/sandbox.py": "a topic that a test names",
 }
 #: Each makes a consumer for one thread.

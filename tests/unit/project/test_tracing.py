@@ -17,8 +17,8 @@ from txbridge import Message, tracing
 from txbridge.client.base import log
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError, PrepareError
+from txbridge.client.flow.send_path import ClientTracing
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.tracing import ClientTracing
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
 from txbridge.core.fresh_halves import read_plain
 from txbridge.core.half_message import HalfMessage, half_headers

@@ -7,8 +7,7 @@ import pytest
 from tests.support.right_topics import RIGHT, facts
 from txbridge.core.names import Names
 from txbridge.errors import EnvironmentProblemError, UsageError
-from txbridge.kafka.admin import Greeting, MissingRight
-from txbridge.topics import verify
+from txbridge.kafka.admin import Bounds, Greeting, MissingRight
 from txbridge.topics.spec import PropertyRule, Wanted
 from txbridge.topics.verify import Layout, LayoutError, check_layout, ensure_check_topic, verify_relay_topic
 
@@ -29,10 +28,7 @@ class FakeCluster:
         self.cluster_id = "first"
         #: A property that the cluster does not allow to be set.
         self.forbidden = None
-
-    def __call__(self, admin, bounds=None):
-        assert admin == "admin"
-        return self
+        self.bounds = Bounds()
 
     def read_greeting(self, topic):
         return Greeting(self.cluster_id, {})
@@ -47,15 +43,13 @@ class FakeCluster:
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    fake = FakeCluster()
-    monkeypatch.setattr(verify, "KafkaCluster", fake)
-    return fake
+def cluster():
+    return FakeCluster()
 
 
-def problems(**options):
+def problems(cluster, **options):
     with pytest.raises(LayoutError) as caught:
-        check_layout("admin", NAMES, **options)
+        check_layout(cluster, NAMES, **options)
     assert str(caught.value) == "the topics are not as txbridge needs them:\n" + "\n".join(
         f"- {problem}" for problem in caught.value.problems
     )
@@ -63,7 +57,7 @@ def problems(**options):
 
 
 def test_right_layout(cluster):
-    layout = check_layout("admin", NAMES, longest_wait_ms=259_200_000)
+    layout = check_layout(cluster, NAMES, longest_wait_ms=259_200_000)
     assert layout == Layout(
         partitions=4,
         topic_ids={topic: f"id of {topic}" for topic in (HALF, END, OP, OFFSET, DISCARD)},
@@ -88,7 +82,7 @@ def test_everything_that_is_wrong_is_said_at_once(cluster):
     lost = ", or records that are needed are removed"
     yourself = "; else set the policy yourself (kafka-configs.sh)"
     again = "or finished messages are asked about, and could be delivered, again"
-    assert problems() == [
+    assert problems(cluster) == [
         f"{HALF}: message.timestamp.type is CreateTime, must be LogAppendTime: {APPLY} sets it",
         (
             f"{END}: has 8 partitions, must have 4: HALF, END, OP and OFFSET have the same number, fixed for the life "
@@ -111,7 +105,7 @@ def test_everything_that_is_wrong_is_said_at_once(cluster):
 
 def test_history_must_be_kept_as_long_as_the_half_messages(cluster):
     cluster.sights[HALF] = facts(HALF, retention_ms="-1")
-    assert problems() == [
+    assert problems(cluster) == [
         f"{topic}: retention.ms is 604800000 (7d), must be -1 (unlimited), or finished messages are asked about, and "
         f"could be delivered, again: {APPLY} sets it"
         for topic in (END, OP)
@@ -119,7 +113,7 @@ def test_history_must_be_kept_as_long_as_the_half_messages(cluster):
 
 
 def test_half_messages_must_be_kept_for_their_whole_life(cluster):
-    assert problems(longest_wait_ms=604_800_001) == [
+    assert problems(cluster, longest_wait_ms=604_800_001) == [
         (
             f"{HALF}: retention.ms is 604800000 (7d), must be at least 604800001 (7d), or messages vanish that wait "
             f"for 7d (transaction_max_age, timer_max_delay): {APPLY} sets it"
@@ -134,7 +128,7 @@ def test_what_only_costs_time_is_told_and_not_refused(cluster):
     sets = f": {APPLY} sets it, if the cluster allows it"
     early = "or records are deleted too early"
     late = "a small record that unpacks to a huge one stops a partition, and commits can be a second late"
-    assert check_layout("admin", NAMES).weak == (
+    assert check_layout(cluster, NAMES).weak == (
         f"{END}: compression.type is zstd, must be uncompressed, or {late}{sets}",
         f"{OFFSET}: segment.bytes is 1073741824, must be at most 16777216, or take-overs read more{sets}",
         f"{OFFSET}: min.cleanable.dirty.ratio is 0.5, must be at most 0.1, or take-overs read more{sets}",
@@ -144,15 +138,15 @@ def test_what_only_costs_time_is_told_and_not_refused(cluster):
 
 def test_a_client_needs_no_rights_on_what_only_the_worker_touches(cluster):
     cluster.sights |= {topic: MissingRight("DESCRIBE", topic) for topic in (OP, OFFSET, DISCARD)}
-    layout = check_layout("admin", NAMES, client=True)
+    layout = check_layout(cluster, NAMES, client=True)
     assert layout.topic_ids == {HALF: f"id of {HALF}", END: f"id of {END}"}
     cluster.sights[OP] = facts(OP, partitions=5)
-    assert problems(client=True)[0].startswith(f"{OP}: has 5 partitions, must have 4: ")
+    assert problems(cluster, client=True)[0].startswith(f"{OP}: has 5 partitions, must have 4: ")
 
 
 def test_a_relay_looks_at_its_own_topic_alone(cluster):
     cluster.sights = {OUTBOX: facts(OUTBOX, partitions=8, retention_ms="3600000", in_sync="1")}
-    topic, weak = verify_relay_topic("admin", NAMES)
+    topic, weak = verify_relay_topic(cluster, NAMES)
     assert (topic.topic_id, topic.partitions) == (f"id of {OUTBOX}", 8)
     sets = f": {APPLY_RELAY} sets it, if the cluster allows it"
     late = "a relay that comes back later does not know what it has sent"
@@ -179,14 +173,14 @@ def test_a_relay_looks_at_its_own_topic_alone(cluster):
 def test_what_a_relay_does_not_start_without(cluster, sight, problem):
     cluster.sights = {OUTBOX: sight}
     with pytest.raises(LayoutError) as caught:
-        verify_relay_topic("admin", NAMES)
+        verify_relay_topic(cluster, NAMES)
     assert caught.value.problems == (f"{OUTBOX}: {problem}",)
 
 
 def test_check_topic_is_created_and_waited_for(cluster):
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     cluster.sights[CHECK] = [None, None, facts(CHECK, leaderless=1), facts(CHECK)]
-    ensure_check_topic("admin", NAMES, "orders", layout)
+    ensure_check_topic(cluster, NAMES, "orders", layout)
     (request,) = cluster.created
     assert (request.name, request.partitions, request.replication_factor) == (CHECK, 4, 3)
     assert request.config == {**RIGHT["RMQ_SYS_TRANS_CHECK.orders"], "min.insync.replicas": "2"}
@@ -194,17 +188,17 @@ def test_check_topic_is_created_and_waited_for(cluster):
 
 
 def test_check_topic_is_not_created_in_another_cluster(cluster):
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     cluster.cluster_id, cluster.sights[CHECK] = "second", None
     with pytest.raises(EnvironmentProblemError, match="second, not first as at the start"):
-        ensure_check_topic("admin", NAMES, "orders", layout)
+        ensure_check_topic(cluster, NAMES, "orders", layout)
     assert cluster.created == []
 
 
 def test_check_topic_that_is_there_is_left_alone(cluster):
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     cluster.sights[CHECK] = facts(CHECK, partitions=2, retention_ms="60000")
-    ensure_check_topic("admin", NAMES, "orders", layout)
+    ensure_check_topic(cluster, NAMES, "orders", layout)
     assert cluster.created == []
 
 
@@ -219,20 +213,20 @@ def test_check_topic_that_is_there_is_left_alone(cluster):
     ],
 )
 def test_check_topic_that_can_not_carry_checks_or_be_created(cluster, sight, problem):
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     cluster.sights[CHECK] = sight
     cluster.refusal = "missing right CREATE on topic x"
     with pytest.raises(LayoutError) as caught:
-        ensure_check_topic("admin", NAMES, "orders", layout)
+        ensure_check_topic(cluster, NAMES, "orders", layout)
     assert caught.value.problems == (f"{CHECK}: {problem}",)
 
 
 @pytest.mark.parametrize("forbidden", ["retention.ms", "unclean.leader.election.enable"])
 def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_vital(cluster, forbidden):
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     cluster.sights[CHECK] = [None, facts(CHECK)]
     cluster.forbidden = forbidden
-    ensure_check_topic("admin", NAMES, "orders", layout)
+    ensure_check_topic(cluster, NAMES, "orders", layout)
     (request,) = cluster.created
     right = {**RIGHT["RMQ_SYS_TRANS_CHECK.orders"], "min.insync.replicas": "2"}
     assert request.config == {name: value for name, value in right.items() if name != forbidden}
@@ -240,19 +234,19 @@ def test_check_topic_without_a_setting_that_the_cluster_refuses_and_that_is_not_
 
 def test_check_topic_that_never_gets_leaders(cluster, monkeypatch):
     monkeypatch.setattr("txbridge.kafka.admin.VISIBLE_TIMEOUT_S", 0.1)
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     cluster.sights[CHECK] = facts(CHECK, leaderless=4)
     with pytest.raises(
         EnvironmentProblemError, match=f"the topic {CHECK} did not get leaders for all of its partitions"
     ):
-        ensure_check_topic("admin", NAMES, "orders", layout)
+        ensure_check_topic(cluster, NAMES, "orders", layout)
 
 
 @pytest.mark.parametrize(("namespace", "group"), [("ns", ""), ("ns", "a b"), ("n" * 100, "g" * 200)])
 def test_groups_that_can_not_be(cluster, namespace, group):
-    layout = check_layout("admin", NAMES)
+    layout = check_layout(cluster, NAMES)
     with pytest.raises(UsageError, match="cannot be a producer group"):
-        ensure_check_topic("admin", Names(namespace), group, layout)
+        ensure_check_topic(cluster, Names(namespace), group, layout)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Group:
             membership=SimpleNamespace(ask=lambda groups: dict.fromkeys(groups, self)),
             names=Names(),
             metrics=SimpleNamespace(partitions_found=2),
-            requests=None,
+            cluster=None,
             brokers=SimpleNamespace(close=lambda: None),
             outside=SimpleNamespace(wait=lambda *_: self.meanwhile()),
         )

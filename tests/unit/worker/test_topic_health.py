@@ -17,7 +17,7 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Names
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.errors import UnansweredError
 from txbridge.kafka.topic_lookup import TopicMemory
@@ -49,6 +49,8 @@ class Kafka(Outside):
     def uniform(self, least: float, most: float) -> float:
         return (least + most) / 2
 
+    def poll(self, _seconds: float) -> None: ...
+
     def describe_topics(self, topics: Any, **_options: object) -> dict[str, Future[Any]]:
         answers = dict.fromkeys(topics.topic_names, MISSING)
         self.asked += answers
@@ -78,7 +80,7 @@ def kafka() -> Kafka:
 @pytest.fixture
 def health(kafka: Kafka) -> TopicHealth:
     client: Any = kafka
-    made = TopicHealth(ControllerRequests(lambda: client), TopicMemory(), kafka)
+    made = TopicHealth(KafkaCluster(lambda: client), TopicMemory(), kafka)
     made.look_up(["bad", "good"])
     return made
 
@@ -145,7 +147,7 @@ def test_p8_rules_that_go_on_explaining_refusals_stay_known_and_are_asked_for_ag
 def test_p8_a_topic_with_small_batches_gets_small_batches_before_it_has_refused_one(kafka: Kafka):
     kafka.configs = {"max.message.bytes": "20000"}
     client: Any = kafka
-    health = TopicHealth(ControllerRequests(lambda: client), TopicMemory(), kafka)
+    health = TopicHealth(KafkaCluster(lambda: client), TopicMemory(), kafka)
     health.look_up(["bad"])
     assert health.limits == {"bad": 19_900}
     assert health.room is not None
@@ -276,7 +278,7 @@ def test_p9_ten_thousand_topics_that_came_and_went_leave_nothing(kafka: Kafka, h
 
 def test_p8_what_a_topic_takes_is_believed_for_a_second_and_asked_once_for_all_partitions(kafka: Kafka):
     client: Any = kafka
-    requests, memory = ControllerRequests(lambda: client), TopicMemory()
+    requests, memory = KafkaCluster(lambda: client), TopicMemory()
     two = [TopicHealth(requests, memory, kafka) for _ in range(2)]
     for health in two:
         health.look_up(["good"])

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.support.client_fakes import LAYOUT
 from txbridge.core.names import Names
 from txbridge.errors import KafkaUnreachableError
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.worker.http.health import Health
 from txbridge.worker.observe.metrics import WorkerMetrics
 from txbridge.worker.partitions import Assignment, OwnerStatus
@@ -346,6 +346,8 @@ class FakeTopics:
     def __init__(self):
         self.counts, self.ids, self.cluster = dict.fromkeys(ONES, 4), dict(ONES), "first"
 
+    def poll(self, _seconds): ...
+
     def describe_topics(self, topics, **_options):
         answers = {topic: Future() for topic in topics.topic_names}
         for short, topic in NAMED.items():
@@ -369,7 +371,7 @@ def watching(topics, worker):
     start = dataclasses.replace(
         LAYOUT, topic_ids={NAMED[short]: str(one) for short, one in topics.ids.items()}, cluster_id=topics.cluster
     )
-    worker.internal_topics = InternalTopics(ControllerRequests(lambda: topics), Names(), metrics, start)
+    worker.internal_topics = InternalTopics(KafkaCluster(lambda: topics), Names(), metrics, start)
     return metrics
 
 

@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from faust.types import TP
 
-from txbridge.kafka.endtxn_watch import EndTxnWatch
-from txbridge.kafka.fenced_producer import guarded, is_fenced
+from txbridge.kafka.fenced_producer import EndTxnWatch, guarded, is_fenced
 from txbridge.worker.faust.settings import TolerantConsumer, calm_down
 
 

@@ -16,8 +16,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all, settled_ticket
 from txbridge.client.errors import EndTransactionError
-from txbridge.client.kafka.connection import KafkaConnection
-from txbridge.client.kafka.producer import Wire
+from txbridge.client.kafka.connection import KafkaConnection, Wire
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT

@@ -24,7 +24,7 @@ from txbridge.client.kafka.connection import create_admin
 from txbridge.client.message import Message, now_ms
 from txbridge.core.names import Names
 from txbridge.errors import UsageError
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.errors import is_missing_topic
 from txbridge.kafka.topic_lookup import TopicRules
 
@@ -42,7 +42,7 @@ _GOOD_FOR_S = 60.0
 #: The same for a topic that does not exist: somebody may be about to create it.
 _MISSING_FOR_S = 5.0
 #: Time-out (s) of each request of a look, with all attempts. A running broker answers in milliseconds. Without an
-#: answer the worker decides about a real topic: it holds what that refuses. close() may wait for two about HALF.
+#: answer the worker decides about a real topic: it holds what that refuses. close() may wait for one about HALF.
 _LOOK_S = 1.5
 #: What is known of a topic that does not exist, and of one of which nothing is known.
 _MISSING = TopicRules(largest_batch=0)
@@ -122,8 +122,8 @@ class RealTopics:
     Thread-safe: at worst some threads ask the same.
     """
 
-    def __init__(self, requests: ControllerRequests) -> None:
-        self._requests = requests
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
         self._known: dict[str, tuple[float, TopicRules]] = {}
 
     def look_up(self, message: Message, timeout: float) -> Callable[[], None] | None:
@@ -150,7 +150,8 @@ class RealTopics:
             self._known = {}
         known = dict.fromkeys(topics, _UNKNOWN)
         with suppress(KafkaException, TimeoutError):
-            for topic, answer in self._requests.describe_configs(topics, min(timeout, _LOOK_S)).items():
+            _, configs = self._cluster.describe_topics_and_configs(topics, min(timeout, _LOOK_S))
+            for topic, answer in configs.items():
                 try:
                     known[topic] = TopicRules.of(answer.result())
                 except KafkaException as failure:
@@ -173,9 +174,9 @@ def require_time_taken(message: Message, rules: TopicRules, now: int) -> None:
 class Shortage:
     """Looks at a topic in a thread of its own, when acknowledgements are late; thread-safe."""
 
-    def __init__(self, requests: ControllerRequests, topic: str) -> None:
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
         self._topic = topic
-        self._requests = requests
+        self._cluster = cluster
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._next = 0.0
@@ -209,10 +210,9 @@ class Shortage:
     def _look_at_topic(self) -> None:
         # Without an answer there is no reason to add. The text of the error already names the connection.
         with suppress(KafkaException, TimeoutError):
-            topics = self._requests.describe_topics([self._topic], _LOOK_S)
-            config = self._requests.describe_configs([self._topic], _LOOK_S)[self._topic]
+            topics, configs = self._cluster.describe_topics_and_configs([self._topic], _LOOK_S)
             partitions = topics[self._topic].result().partitions
-            wanted = int(config.result()["min.insync.replicas"].value)
+            wanted = int(configs[self._topic].result()["min.insync.replicas"].value)
             self._reason = "; ".join(_wrong(partitions, wanted))
             self._until = time.monotonic() + _FRESH_S
 

@@ -11,8 +11,8 @@ from txbridge.core.names import CHECK_TOPIC, Names
 from txbridge.core.plan.choice import Room
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
+from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.config import BATCH_BYTES
-from txbridge.kafka.controller_requests import ControllerRequests
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import UnansweredError
 from txbridge.kafka.topic_lookup import DENIED, TOO_LARGE, LookedUpTopic, TopicMemory, partition_problem
@@ -46,14 +46,10 @@ class TopicHealth:
     """
 
     def __init__(
-        self,
-        requests: ControllerRequests,
-        memory: TopicMemory,
-        outside: Outside = OUTSIDE,
-        batch_bytes: int = BATCH_BYTES,
+        self, cluster: KafkaCluster, memory: TopicMemory, outside: Outside = OUTSIDE, batch_bytes: int = BATCH_BYTES
     ) -> None:
         self._outside = outside
-        self._requests = requests
+        self._cluster = cluster
         self._memory = memory
         self._batch_bytes = batch_bytes
         self.quarantine = Quarantine(outside)
@@ -84,7 +80,7 @@ class TopicHealth:
         unknown = {topic for topic in topics if topic not in self._topics or self._topics[topic].until <= now}
         if not unknown:
             return
-        found = self._memory.look_up(self._requests, unknown, now)
+        found = self._memory.look_up(self._cluster, unknown, now)
         for topic, answer in found.items():
             self._log_denied(topic, answer.problem, now)
         self._topics |= found
@@ -92,7 +88,7 @@ class TopicHealth:
 
     def why_endless(self, topics: Collection[str]) -> str | None:
         """Reason why a Kafka transaction that writes to these topics would not end, or None. Raises as `look_up`."""
-        for topic, answer in self._memory.look_up(self._requests, topics, self._outside.monotonic()).items():
+        for topic, answer in self._memory.look_up(self._cluster, topics, self._outside.monotonic()).items():
             if (why := answer.rules.problem) is not None:
                 self._topics[topic] = answer
                 return f"topic {topic}: {why}"

@@ -24,7 +24,7 @@ from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.open_messages import OTHER, SLOT_MS
 from txbridge.core.states import TransactionState
-from txbridge.errors import UsageError
+from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.broker_clock import due_by
 from txbridge.log import get_logger
 from txbridge.operations.causes import NOBODY
@@ -87,7 +87,7 @@ class StatusBoard:
         """Take one sample, and ask Kafka who is alive; may wait for Kafka. Never raises."""
         try:
             self._take_sample()
-        except KafkaException:
+        except (KafkaException, EnvironmentProblemError):
             # Data that Kafka does not return is missing from the page.
             pass
         except Exception as error:  # noqa: BLE001 - this thread must go on, a defect of ours included

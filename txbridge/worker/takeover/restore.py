@@ -181,7 +181,7 @@ class _TakeOver:
         Raises TakeOverRefusedError, KafkaException.
         """
         topics, partition = self._names.identified, self._partition
-        answers = self._context.requests.describe_topics(topics.values(), _REQUEST_TIMEOUT_S)
+        answers = self._context.cluster.describe_topics(topics.values(), _REQUEST_TIMEOUT_S)
         facts = {short: answers[topic].result() for short, topic in topics.items()}
         for short, topic in topics.items():
             count = len(facts[short].partitions)

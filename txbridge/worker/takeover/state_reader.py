@@ -156,7 +156,7 @@ def why_unended(context: PartitionContext, partition: int, stopping: Callable[[]
     with suppress(KafkaException, TimeoutError, TxBridgeError):
         topics.update(_topics_in_half(context, partition, stopping))
     with suppress(TxBridgeError):
-        found = TopicMemory().look_up(context.requests, topics, 0.0)
+        found = TopicMemory().look_up(context.cluster, topics, 0.0)
     named = [f"topic {topic}: {why}" for topic, one in sorted(found.items()) if (why := one.rules.problem) is not None]
     hidden = {topic for topic, one in found.items() if one.partitions and one.rules.largest_batch is None}
     if hidden and not named:

@@ -47,7 +47,7 @@ class CommitLoop:
         self._state = state
         self._outside = context.outside
         batch_bytes = int(context.kafka.get("batch.size", BATCH_BYTES))
-        self._topics = TopicHealth(context.requests, context.topic_memory, context.outside, batch_bytes)
+        self._topics = TopicHealth(context.cluster, context.topic_memory, context.outside, batch_bytes)
         self._size = TransactionSize(context.largest)
         #: The time with which due times are compared.
         self.clock = BrokerClock(state.partition, context.outside)

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,17 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
+from txbridge_sqlalchemy.batch_writer import BatchWriter
 
+from tests.support.harness import eventually
+from txbridge.cli.service_program import AnswerWatch
+from txbridge.core.names import Names
+from txbridge.doctor.cluster_view import _describe
 from txbridge.errors import KafkaUnreachableError
-from txbridge.kafka import controller_requests
-from txbridge.kafka.admin import KafkaCluster
-from txbridge.kafka.controller_requests import ControllerRequests
+from txbridge.kafka import admin
+from txbridge.kafka.admin import Bounds, KafkaCluster
+from txbridge.kafka.group_membership import GroupMembership
+from txbridge.worker.startup import require_rights
 
 
 def failed(code: int) -> Future[str]:
@@ -36,9 +43,9 @@ def answered(text: str) -> Future[str]:
     return answer
 
 
-def requests(clients: list[Any]) -> ControllerRequests:
+def requests(clients: list[Any]) -> KafkaCluster:
     left = iter(clients)
-    return ControllerRequests(lambda: next(left))
+    return KafkaCluster(lambda: next(left))
 
 
 def test_a_request_that_fails_in_librdkafka_is_made_again_with_another_client() -> None:
@@ -80,7 +87,7 @@ def test_without_any_answer_it_ends_in_time() -> None:
 
 def test_three_attempts_that_librdkafka_ends_late_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka ends each request as late as it may after its time-out."""
-    monkeypatch.setattr(controller_requests, "_MARGIN_S", 0.2)
+    monkeypatch.setattr(admin, "_MARGIN_S", 0.2)
     asked: list[float] = []
     slept: list[float] = []
 
@@ -119,7 +126,7 @@ def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() ->
     gc.disable()
     try:
         with suppress(KafkaException):
-            ControllerRequests(connect).ask(lambda *_: {"orders": failed(KafkaError._TIMED_OUT)}, 10)
+            KafkaCluster(connect).ask(lambda *_: {"orders": failed(KafkaError._TIMED_OUT)}, 10)
         assert [client() for client in made] == [None] * 3
     finally:
         gc.enable()
@@ -139,7 +146,7 @@ def test_nor_do_clients_of_confluent_kafka_that_no_broker_answers() -> None:
     gc.disable()
     try:
         with suppress(KafkaException, TimeoutError):
-            ControllerRequests(connect).describe_topics(["orders", "mail"], 4.0)
+            KafkaCluster(connect).describe_topics(["orders", "mail"], 4.0)
         assert [client() for client in made] == [None] * 3
     finally:
         gc.enable()
@@ -147,13 +154,13 @@ def test_nor_do_clients_of_confluent_kafka_that_no_broker_answers() -> None:
 
 def test_questions_of_several_threads_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of one Consumer do: confluent-kafka serves them one after the other. Those of an AdminClient do not."""
-    monkeypatch.setattr(controller_requests, "_ATTEMPTS", 1)
+    monkeypatch.setattr(admin, "_ATTEMPTS", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", "log_level": 0}
-        shared = ControllerRequests(lambda: AdminClient({**settings, "logger": logging.getLogger("silent")}))
+        shared = KafkaCluster(lambda: AdminClient({**settings, "logger": logging.getLogger("silent")}))
         questions: list[Callable[[], object]] = [
             lambda: shared.describe_topics(["orders"], 3.0),
-            lambda: shared.lend_client(lambda client: client.list_topics(timeout=3.0)),
+            lambda: shared.admin.list_topics(timeout=3.0),
         ] * 3
         began = time.monotonic()
         with ThreadPoolExecutor(len(questions)) as threads:
@@ -170,32 +177,55 @@ def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
         def poll(self, _seconds: float) -> None:
             pass
 
-    admin: Any = Admin()
-    left = weakref.ref(admin)
+    made: list[weakref.ref[Any]] = []
+
+    def connect() -> Any:
+        client = Admin()
+        made.append(weakref.ref(client))
+        return client
+
+    cluster = KafkaCluster(connect)
     gc.disable()
     try:
-        with suppress(KafkaUnreachableError):
-            KafkaCluster(admin).read_topics(["orders"])
-        del admin
-        assert left() is None
+        for _ in range(2):
+            with suppress(KafkaUnreachableError):
+                cluster.within(Bounds()).read_topics(["orders"])
+        assert [client() for client in made] == [None, None]
     finally:
         gc.enable()
 
 
-def test_several_requests_of_one_client_use_another_one_once_kafka_has_not_answered() -> None:
-    used: list[Any] = []
+@pytest.mark.parametrize("use", ["a cluster", "questions about groups"])
+def test_errors_of_a_client_that_is_kept_do_not_pile_up_in_an_outage(use: str) -> None:
+    """librdkafka keeps each error until the client is polled, also without error_cb."""
+    settings = {"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 10}
+    cluster = KafkaCluster.connect(settings)
+    membership = GroupMembership(cluster.make_client)
+    membership.ask(["orders"])
+    client = cluster.admin if use == "a cluster" else membership._client
+    assert client is not None
+    eventually(lambda: len(client) > 0)
+    if use == "a cluster":
+        cluster.serve_errors()
+    else:
+        membership.ask(["mail"])
+    assert len(client) == 0
 
-    def work(client: Any) -> str:
-        used.append(client)
-        if client == "first":
-            raise KafkaUnreachableError("no answer")
-        return "here"
 
-    lender = requests(["first", "second"])
-    with pytest.raises(KafkaUnreachableError):
-        lender.lend_client(work)
-    assert [lender.lend_client(work), lender.lend_client(work)] == ["here", "here"]
-    assert used == ["first", "second", "second"]
+def test_a_right_about_which_kafka_does_not_answer_is_not_missing() -> None:
+    client: Any = SimpleNamespace(describe_topics=lambda *_, **__: {"half": failed(KafkaError._TIMED_OUT)})
+    groups: Any = SimpleNamespace(describe_groups=lambda names, _: dict.fromkeys(names, KafkaError(-185)))
+    require_rights(KafkaCluster(lambda: client), groups, Names(), "workers")
+    assert _describe(KafkaCluster(lambda: client), ["half"]) == {}
+
+
+def test_a_relay_that_is_not_ready_names_the_address_of_kafka_and_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT_S", 0.3)
+    watch = AnswerWatch("Kafka", BatchWriter({"bootstrap.servers": "127.0.0.1:1"}, Names()).greet_kafka)
+    watch.start()
+    reason = eventually(lambda: [one for one in watch.list_problems() if "silent" not in one])[0]
+    assert reason.startswith("Kafka cannot be reached at 127.0.0.1:1 (connect): ")
+    assert "Connection refused" in reason
 
 
 def test_a_client_that_nobody_has_ends_before_python_looks_for_cycles() -> None:
