@@ -1,4 +1,4 @@
-"""What the mentions of a transaction tell: its decisions, its outcomes, and its visible records. No fact is needed.
+"""The decisions, outcomes and visible records of a transaction, as its mentions tell them. No fact is needed for them.
 
 The protocol's rule of the winner: of the entries with the right transaction id and group, the first commit or rollback
 in the order of END (offset, then line) decides. After a discard nothing decides until a resume has reopened the
