@@ -97,20 +97,13 @@ class TopicAdmin:
 
     def _create_topics(self, names: Sequence[str], partitions: int) -> dict[str, str | None]:
         """Create topics, replicated like HALF. Returns the reason for each that was refused, else None."""
-        layout = self._layout
+        layout, size = self._layout, self._layout.max_message_size
         in_sync = {"min.insync.replicas": str(layout.min_insync_replicas)}
-        return self._cluster.within(Bounds(Deadline(_REQUEST_S))).create_topics(
-            [
-                TopicRequest(
-                    name,
-                    partitions,
-                    layout.replication_factor,
-                    {**RealTopic(name).config_for(layout.max_message_size), **in_sync},
-                )
-                for name in names
-            ],
-            dry_run=False,
-        )
+        requests = [
+            TopicRequest(one, partitions, layout.replication_factor, {**RealTopic(one).config_for(size), **in_sync})
+            for one in names
+        ]
+        return self._cluster.within(Bounds(Deadline(_REQUEST_S))).create_topics(requests, dry_run=False)
 
     def _look_until_visible(self, names: Sequence[str]) -> Mapping[str, int | NoAnswerError]:
         deadline = Deadline(_VISIBLE_S)

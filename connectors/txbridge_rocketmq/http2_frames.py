@@ -33,7 +33,6 @@ _NAMES = re.compile(rb"(?P<pseudo>(?::(?:method|scheme|path|authority)\n)*)(?:[!
 _BREAK = re.compile(rb"[\0\r\n]")
 #: Headers that a request must have, and those of a connection, which HTTP/2 does not have.
 _NEEDED = frozenset({b":method", b":scheme", b":path"})
-_PSEUDO = _NEEDED | {b":authority"}
 _OF_HTTP_1 = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 
 
@@ -191,7 +190,7 @@ class Http2Reader:
         if (
             names is not None
             and not _BREAK.search(b"".join([one for field in fields for one in field]))
-            and names["pseudo"].count(b"\n") == len(found.keys() & _PSEUDO)
+            and names["pseudo"].count(b"\n") == sum(name.startswith(b":") for name in found)
             and (found.keys() >= _NEEDED and found[b":path"] if is_request else not names["pseudo"])
             and _OF_HTTP_1.isdisjoint(found)
             and found.get(b"te", b"trailers") == b"trailers"

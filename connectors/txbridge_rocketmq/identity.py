@@ -18,8 +18,6 @@ _OFFSET_BITS = 48
 _LARGEST_OFFSET = 2**_OFFSET_BITS - 1
 #: Limited, because the number is a Java long, which has a sign.
 LARGEST_PARTITION = 2**15 - 1
-
-
 #: Digits of the id that are HMAC; its fingerprint follows. END has room for 48 bits of it, beside the half offset.
 SIGNED_DIGITS = 20
 #: A bit that every fingerprint has, and no offset.
