@@ -19,8 +19,8 @@ SETTINGS = {"bootstrap.servers": "127.0.0.1:9092"}
 
 
 class Orders(TransactionListener):
-    def execute_local_transaction(self, message: MessageExt, arg: Any) -> bool:  # refused: override
-        return True
+    def execute_local_transaction(self, message: MessageExt, arg: Any) -> str:  # refused: override
+        return "commit"
 
     def check_local_transaction(self, message: Message, more: str) -> LocalTransactionState:  # refused: override
         return LocalTransactionState.COMMIT_MESSAGE
