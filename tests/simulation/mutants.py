@@ -28,7 +28,7 @@ from txbridge.core.checkpoint import OpPositions
 from txbridge.core.decision_record import Decision, PlainEntries, Source
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.fresh_halves import FreshHalves, Run
-from txbridge.core.half_copies import Copy
+from txbridge.core.half_message import Copy
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
@@ -50,8 +50,8 @@ from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
-from txbridge.worker.takeover import restore, state_reader
-from txbridge.worker.takeover.state_reader import StateReader
+from txbridge.worker.takeover import restore
+from txbridge.worker.takeover.restore import StateReader
 from txbridge.worker.transaction.writer import TransactionalWriter, TransactionRecords
 from txbridge.worker.turn import check_round
 from txbridge.worker.turn.check_round import CheckRound
@@ -472,12 +472,12 @@ MUTANTS |= {
     "op_replayed_from_its_end": put(OpPositions, "start", property(lambda self: self._next)),
     # A take-over reads OFFSET and OP with records of aborted transactions.
     "dirty_reads_at_take_over": put(
-        state_reader,
+        restore,
         "PartitionReader",
         lambda *of, committed, **more: PartitionReader(*of, committed=committed and False, **more),
     ),
     # Decisions of aborted or open Kafka transactions are applied.
-    "end_read_uncommitted": put(state_reader, "PartitionReader", _end_uncommitted),
+    "end_read_uncommitted": put(restore, "PartitionReader", _end_uncommitted),
     # A take-over does not read the parked entries.
     "parked_entries_forgotten": put(HalfQueue, "restore_parked", lambda _self, _parked: None),
     # A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly.
@@ -487,9 +487,7 @@ MUTANTS |= {
     # Messages are discarded once END is applied up to the end that one self-declared leader knows.
     "discard_by_the_word_of_one_broker": put(check_round, "proven_end", _end_of_one, {"leader cut off": 1.0}),
     # A take-over reads OP up to the end that a former leader knows. It does not see that OFFSET has lost its tail.
-    "a_take_over_by_the_word_of_one_broker": put(
-        state_reader, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}
-    ),
+    "a_take_over_by_the_word_of_one_broker": put(restore, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}),
     # A take-over ignores that OP names a later Kafka transaction than OFFSET's checkpoint.
     "go_on_from_an_older_checkpoint": put(restore._TakeOver, "_refuse_older_checkpoint", lambda *_: None),
     # An OFFSET without a checkpoint counts as new, whatever OP holds.

@@ -13,9 +13,8 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from txbridge.core.fresh_halves import Run
-from txbridge.core.half_copies import Copy, delivered_copies
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_message import Copy, HalfMessage, delivered_copies
 from txbridge.core.message_frames import FramedMessage, joined_topics
 
 #: Bodies of messages that were read, by half offset.

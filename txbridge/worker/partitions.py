@@ -32,8 +32,7 @@ from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.observe.metrics import PartitionFacts
 from txbridge.worker.partition_context import NoRoomError, PartitionContext, Restored
 from txbridge.worker.startup import InternalTopics
-from txbridge.worker.takeover.restore import take_over
-from txbridge.worker.takeover.state_reader import why_unended
+from txbridge.worker.takeover.restore import take_over, why_unended
 from txbridge.worker.turn.commit_loop import CommitLoop
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time

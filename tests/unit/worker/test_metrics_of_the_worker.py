@@ -13,8 +13,7 @@ from txbridge.core.open_messages import OTHER, SLOT_MS, OpenCounts
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.core.states import TransactionState
 from txbridge.kafka.endtxn_watch import Registrations
-from txbridge.worker.observe.collectors import BulkHistogram, KnownNames
-from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
+from txbridge.worker.observe.metrics import BulkHistogram, KnownNames, PartitionFacts, WorkerMetrics
 
 NOW = 1_700_000_000_000
 

@@ -12,12 +12,10 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message, Producer
 
 from txbridge import tracing
 from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
-from txbridge.core.half_copies import check_headers
-from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_message import HalfMessage, Reply, check_headers, reply_headers
 from txbridge.core.names import Headers, Names, short_id
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord, abandoned_headers, given_up_headers
-from txbridge.core.reply_record import Reply, reply_headers
 from txbridge.failpoints import fault_point
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import AbortedError, IndefiniteError, OutdatedError, RecordKind, RecordName

@@ -34,7 +34,7 @@ from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
 from txbridge.worker.partition_context import PartitionContext, Restored
-from txbridge.worker.takeover.state_reader import StateReader
+from txbridge.worker.takeover.restore import StateReader
 from txbridge.worker.transaction.writer import Contents, Receipt
 from txbridge.worker.turn.bodies import load_bodies
 from txbridge.worker.turn.log_lines import log_effects, log_fields
