@@ -259,7 +259,7 @@ class _TakeOver:
                     raise FencedError("another worker has written the checkpoint during this take-over") from None
                 raise
             checkpoint = start.checkpoint
-            looks = _LOOKS_BESIDE_RESTS_MS if context.commit_interval_ms else 1
+            looks = _LOOKS_BESIDE_RESTS_MS if context.commit_interval else 1
             half_reader = self._open_reader(on_failure, names.half, committed=False, on_demand=looks, follows=True)
             restored = Restored(
                 partition=partition,

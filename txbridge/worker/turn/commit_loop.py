@@ -180,7 +180,7 @@ class CommitLoop:
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
         if self._commit(draft, malformed):
             self._written_at = self._outside.monotonic()
-            self._next_begin = began + self._context.commit_interval_ms / 1000
+            self._next_begin = began + self._context.commit_interval
             self._round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()
