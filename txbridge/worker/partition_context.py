@@ -212,7 +212,7 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class PartitionState:
     """The restored state and the connections of a partition. Each mutable part has one owner (docs/architecture.md)."""
 
     partition: int

@@ -104,7 +104,7 @@ Waiting = Sequence[DecisionRecord | MalformedRecord]
 ROUND_LIMIT = 1_000
 
 
-class Slice(NamedTuple):
+class EndSlice(NamedTuple):
     """Entries of one END record, from index `start` to before `stop`."""
 
     record: DecisionRecord
@@ -153,12 +153,12 @@ class EndChoice:
         self.bytes = 0
         self._decided: set[int] = set()
         self._has_any = False
-        self.slices: list[Slice] = []
+        self.slices: list[EndSlice] = []
         self.malformed: list[MalformedRecord] = []
         #: Real topics of the commits.
         self.topics: set[str] = set()
 
-    def take_entries(self, record: DecisionRecord) -> Slice:
+    def take_entries(self, record: DecisionRecord) -> EndSlice:
         """Take as many entries as have room. Entries that are applied already are left out."""
         queue, room, limits = self._queue, self._room, self._limits
         find, first_of, topics = queue.entry, queue.first_of, self.topics
@@ -203,7 +203,7 @@ class EndChoice:
             stop += 1
         self.entries += stop - start + more
         self.bytes, self._has_any = size, has_any
-        taken = Slice(record, start, stop)
+        taken = EndSlice(record, start, stop)
         if stop > start:
             self.slices.append(taken)
         return taken
@@ -240,7 +240,7 @@ class EndChoice:
         self._has_any = True
         self._decided.update(run.commits, run.rollbacks)
         self.topics |= run.topics
-        self.slices.append(Slice(run.record, 0, entries, run))
+        self.slices.append(EndSlice(run.record, 0, entries, run))
         return True
 
     @property

@@ -17,7 +17,7 @@ from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import Reply
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import Slice
+from txbridge.core.plan.choice import EndSlice
 from txbridge.core.plan.effects import Abandoned, Obstacle, Refusal
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
 from txbridge.core.steps import DuePart, KnownSteps, OneByOne, Part
@@ -82,7 +82,7 @@ class Draft:
         #: Number of messages delivered, by the append time (ms) of their END.
         self.delivered_since: dict[int, int] = {}
 
-    def apply_end(self, part: Slice, obstacle: Obstacle) -> None:
+    def apply_end(self, part: EndSlice, obstacle: Obstacle) -> None:
         """Apply the next entries of END, all of one END record, one by one."""
         record, start, stop, _ = part
         is_whole = part.is_whole

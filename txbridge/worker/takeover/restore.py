@@ -45,7 +45,7 @@ from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_op
 from txbridge.kafka.topic_lookup import LARGEST_BATCH, MARKER_BATCH, TopicMemory
 from txbridge.log import get_logger
 from txbridge.text import counted
-from txbridge.worker.partition_context import Gaps, PartitionContext, Restored
+from txbridge.worker.partition_context import Gaps, PartitionContext, PartitionState
 from txbridge.worker.transaction.writer import TransactionalWriter
 
 #: Kafka takes a broker that stands still for alive during broker.session.timeout.ms (9 s by default). Until then it
@@ -79,7 +79,7 @@ class StateReader:
         """Read OFFSET from `start` on: the last checkpoint, and the parked entries."""
         topic, partition = self._context.names.offset, self._partition
         offset_topic = OffsetTopic(self._context.names, partition, self._context.policy)
-        strangers = Strangers(topic, partition)
+        foreign = ForeignRecords(topic, partition)
         low, high = self._context.ends.bounds(topic, partition)
         if low > 0:
             # Compaction never moves the start of a log.
@@ -90,8 +90,8 @@ class StateReader:
             )
         with closing(self.open_reader(topic, committed=True)) as reader:
             reader.start(start)
-            fold_offset_topic(reader, offset_topic, high, self._stopping, strangers.note_record)
-        strangers.log_found()
+            fold_offset_topic(reader, offset_topic, high, self._stopping, foreign.note_record)
+        foreign.log_found()
         return offset_topic
 
     def last_op(self, checkpoint: Checkpoint, start: int) -> int:
@@ -141,7 +141,7 @@ class StateReader:
         self._context.outside.wait(threading.Event(), _ASK_AGAIN_S)
 
 
-class Strangers:
+class ForeignRecords:
     """Records of strangers in a topic that only workers write. They say nothing about the partition's state.
 
     They share one log line, because every take-over reads them again.
@@ -216,7 +216,7 @@ class _Start(NamedTuple):
     bounds: state_topics.Bounds
 
 
-def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> Restored:
+def take_over(context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> PartitionState:
     """Become the owner and restore the state.
 
     Raises TakeOverRefusedError, FencedError, LogGoneError, HangingTransactionError, ReadStoppedError, TimeoutError,
@@ -235,7 +235,7 @@ class _TakeOver:
         self._stopping = stopping
         self._topics = StateReader(context, partition, stopping)
 
-    def restore_state(self) -> Restored:
+    def restore_state(self) -> PartitionState:
         context, names, partition = self._context, self._names, self._partition
         writer = TransactionalWriter(context.kafka, names, partition, context.commit_timeout_ms, context.outside)
         with ExitStack() as on_failure:
@@ -261,7 +261,7 @@ class _TakeOver:
             checkpoint = start.checkpoint
             looks = _LOOKS_BESIDE_RESTS_MS if context.commit_interval else 1
             half_reader = self._open_reader(on_failure, names.half, committed=False, on_demand=looks, follows=True)
-            restored = Restored(
+            restored = PartitionState(
                 partition=partition,
                 names=names,
                 queue=queue,
@@ -360,7 +360,7 @@ class _TakeOver:
         checkpoint that OFFSET lacks. Raises FencedError when OFFSET has a later checkpoint.
         """
         names, partition, checkpoint = self._names, self._partition, start.checkpoint
-        strangers = Strangers(names.op, partition)
+        foreign = ForeignRecords(names.op, partition)
         reader = self._topics.open_reader(names.op, committed=True)
         first = max(checkpoint.op, start.bounds["op"][0])
         count, half_end = 0, -1
@@ -370,7 +370,7 @@ class _TakeOver:
             while True:
                 end = self._topics.proven_end(names.op)
                 for op_offset, outcome, half_offsets in state_topics.read_ops(
-                    reader, checkpoint, end, self._stopping, strangers.note_record
+                    reader, checkpoint, end, self._stopping, foreign.note_record
                 ):
                     last = max(half_offsets, default=-1)
                     if last < start.half_known:
@@ -383,7 +383,7 @@ class _TakeOver:
                     if last < half_end:
                         self._refuse_older_checkpoint(stored, f"{op_offset} {text}")
                     # A message that HALF does not hold yet must not count as finished.
-                    strangers.note_record(op_offset, MalformedRecordError(text))
+                    foreign.note_record(op_offset, MalformedRecordError(text))
                 # Records that retention has deleted are not needed, and not counted.
                 if count >= checkpoint.ops or first > checkpoint.op:
                     break
@@ -394,7 +394,7 @@ class _TakeOver:
             refuse_newer(names.op, partition, error.offset, str(error))
         finally:
             reader.close()
-        strangers.log_found()
+        foreign.log_found()
         return count
 
     def _refuse_older_checkpoint(self, checkpoint: Checkpoint | None, what: str) -> None:

@@ -18,7 +18,7 @@ from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
-from txbridge.worker.partition_context import PartitionContext, Restored
+from txbridge.worker.partition_context import PartitionContext, PartitionState
 from txbridge.worker.turn.check_round import ROUND_S, CheckRound
 from txbridge.worker.turn.committer import Committer
 
@@ -42,7 +42,7 @@ _SETTLE_S = 60.0
 class CommitLoop:
     """Turns decisions and due times into Kafka transactions. Runs in the owner's thread."""
 
-    def __init__(self, context: PartitionContext, state: Restored, decision_log: DecisionLog) -> None:
+    def __init__(self, context: PartitionContext, state: PartitionState, decision_log: DecisionLog) -> None:
         self._context = context
         self._state = state
         self._outside = context.outside

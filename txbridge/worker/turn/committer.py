@@ -33,7 +33,7 @@ from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.partition_context import PartitionContext, Restored
+from txbridge.worker.partition_context import PartitionContext, PartitionState
 from txbridge.worker.takeover.restore import StateReader
 from txbridge.worker.transaction.writer import Contents, Receipt
 from txbridge.worker.turn.bodies import load_bodies
@@ -58,7 +58,7 @@ class Committer:
     def __init__(
         self,
         context: PartitionContext,
-        state: Restored,
+        state: PartitionState,
         half_log: HalfLog,
         decision_log: DecisionLog,
         topics: TopicHealth,
