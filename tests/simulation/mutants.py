@@ -23,7 +23,7 @@ from tests.simulator.load import choose_load
 from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
-from txbridge.core import half_message, names, parked_table, states, steps
+from txbridge.core import half_message, names, parked_table, states
 from txbridge.core.checkpoint import OpPositions
 from txbridge.core.decision_record import Decision, PlainEntries, Source
 from txbridge.core.dedup import DeduplicationWindow
@@ -33,11 +33,10 @@ from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.parked_table import ParkedTable
-from txbridge.core.plan import draft
-from txbridge.core.plan.choice import EndChoice, Limits, TransactionSize
+from txbridge.core.plan import choice, draft
+from txbridge.core.plan.choice import EndChoice, KnownSteps, Limits, OneByOne, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
-from txbridge.core.steps import KnownSteps, OneByOne
 from txbridge.core.timers import Timers
 from txbridge.kafka import group_membership, topic_lookup
 from txbridge.kafka.broker_clock import BrokerClock
@@ -316,7 +315,7 @@ def runs_come_last() -> None:
 @planted
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
-    each, produce, waiting = steps.delivered_copies, TransactionRecords.produce_all, list[Copy]()
+    each, produce, waiting = choice.delivered_copies, TransactionRecords.produce_all, list[Copy]()
 
     def first_topic(half, partition, due=None):
         first, *others = each(half, partition, due)
@@ -334,7 +333,7 @@ def several_in_two_transactions() -> None:
             self._records.deliver(*one)
         produce(self, contents)
 
-    steps.delivered_copies = first_topic
+    choice.delivered_copies = first_topic
     TransactionRecords.produce_all = others_first
 
 
@@ -537,14 +536,16 @@ MUTANTS |= {
     # A take-over reads nothing below the watermark, not even ids.
     "copies_across_a_take_over_are_messages": put(HalfQueue, "recent_start", HalfQueue.watermark),
     # Of several messages the last is delivered first.
-    "several_change_places": wrap(steps, "delivered_copies", lambda was: lambda *of: reversed([*was(*of)])),
+    "several_change_places": wrap(choice, "delivered_copies", lambda was: lambda *of: reversed([*was(*of)])),
     # OP names held messages as if END had just decided them.
     "held_ones_are_named_as_in_turn": wrap(
         Draft, "ends_of", lambda was: lambda self, outcome, _: was(self, outcome, ())
     ),
     # One message of several that its topic refuses is left out, and the others are delivered.
     "several_without_what_is_refused": wrap(
-        steps, "delivered_copies", lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one[2] or b""))
+        choice,
+        "delivered_copies",
+        lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one[2] or b"")),
     ),
     # A worker that does not know the header delivers the frames as one message.
     "frames_are_a_message": wrap(half_message, "_parse_by_name", lambda was: partial(_without_the_header, was)),

@@ -17,10 +17,9 @@ from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import Reply
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import EndSlice
+from txbridge.core.plan.choice import DuePart, EndSlice, KnownSteps, OneByOne, Part
 from txbridge.core.plan.effects import Abandoned, Obstacle, Refusal
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
-from txbridge.core.steps import DuePart, KnownSteps, OneByOne, Part
 
 
 class Draft:

@@ -15,11 +15,10 @@ from txbridge.core.decision_record import DecisionRecord, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, EndSlice, Room, TransactionSize, Waiting
+from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, EndSlice, KnownSteps, Room, TransactionSize, Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, InTurn, MalformedRecord, Obstacle
 from txbridge.core.states import TransactionState
-from txbridge.core.steps import KnownSteps
 
 
 @dataclass(frozen=True, slots=True)
