@@ -86,7 +86,8 @@ class Draft:
         record, start, stop, _ = part
         is_whole = part.is_whole
         entries = record.entries if is_whole and not start else record.entries[start:stop]
-        delivered = len(self.deliver)
+        # Counted for the part as a whole: this loop runs 60,000 times a second.
+        delivered, applied = len(self.deliver), list[Event]()
         self.entries += len(entries)
         if record.source is Source.FIND:
             # A question, and no decision.
@@ -95,12 +96,14 @@ class Draft:
             event = event_of(entry.decision, record.source)
             reason = self._apply_entry(record, entry, event, obstacle)
             if reason is None:
-                self.decisions[record.source, event] += 1
+                applied.append(event)
             else:
                 self.refused.append(Refusal(record.offset, record.source, entry, reason))
         if record.reply is not None:
             self._note_reply(record, record.reply)
         self.next_end, self.next_entry = (record.offset + 1, 0) if is_whole else (record.offset, stop)
+        for event in set(applied):
+            self.decisions[record.source, event] += applied.count(event)
         self._note_delivered(record, len(self.deliver) - delivered)
 
     def _note_reply(self, record: DecisionRecord, name: str) -> None:

@@ -257,9 +257,8 @@ class WorkerMetrics:
 
     def note_commit(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
         """Count a committed draft. Its Kafka transaction took `seconds`, and `now` is the time (ms) after it."""
-        for (source, event), number in draft.decisions.items():
-            if number:
-                self._decisions.labels(event.value, source.value).inc(number)
+        for (source, event), number in (+draft.decisions).items():
+            self._decisions.labels(event.value, source.value).inc(number)
         self._delivered.inc(draft.delivered)
         self._visible.observe_weighted(
             [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]
