@@ -231,11 +231,7 @@ def write_end(
             error = failure.args[0]
             if error.code() != MSG_TIMED_OUT:
                 raise
-            raise EnvironmentProblemError(_unknown(topic, partition, error.str())) from failure
-
-
-def _unknown(topic: str, partition: int, why: str) -> str:
-    return (
-        f"Kafka did not acknowledge the command in {topic}[{partition}] ({why}). It may be stored: check with "
-        f"`txbridge pending` before you repeat it"
-    )
+            raise EnvironmentProblemError(
+                f"Kafka did not acknowledge the command in {topic}[{partition}] ({error.str()}). It may be stored: "
+                f"check with `txbridge pending` before you repeat it"
+            ) from failure

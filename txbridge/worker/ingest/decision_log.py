@@ -322,12 +322,4 @@ class DecisionLog:
         self._last = event
 
     def _as_malformed(self, event: DecisionEvent, error: str) -> MalformedRecord:
-        return MalformedRecord(
-            topic=self._topic,
-            partition=self._partition,
-            offset=event.offset,
-            key=event.key,
-            value=event.value,
-            headers=event.headers,
-            error=error,
-        )
+        return MalformedRecord(self._topic, self._partition, event.offset, event.key, event.value, event.headers, error)

@@ -208,16 +208,8 @@ class HalfLog:
             self._malformed_bytes += size
 
     def _as_malformed(self, message: Message, headers: Headers, why: _Unread) -> MalformedRecord:
-        return MalformedRecord(
-            topic=self._state.half_reader.topic,
-            partition=self._state.partition,
-            offset=offset_of(message),
-            key=message.key(),
-            value=message.value(),
-            headers=headers,
-            error=why.error,
-            copy_of=why.copy_of,
-        )
+        where = self._state.half_reader.topic, self._state.partition, offset_of(message)
+        return MalformedRecord(*where, message.key(), message.value(), headers, why.error, why.copy_of)
 
     @property
     def most_malformed(self) -> int:
