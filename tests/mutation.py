@@ -29,7 +29,7 @@ MODULES = {
     name: next((ROOT / "txbridge/core").rglob(f"{name}.py")).relative_to(ROOT)
     for name in (
         *("draft", "planner", "half_queue", "states", "dedup", "check_policy", "decision_record"),
-        *("half_message", "checkpoint", "timer_queue", "headers", "names"),
+        *("half_message", "checkpoint", "timers", "headers", "names"),
     )
 }
 #: Meaning of mutmut's exit codes of a mutant (its documentation, "exit codes"). All others are defects of the run.

@@ -163,7 +163,7 @@ async def _serve(
             DoorSetting(
                 names=names,
                 partitions=layout.partitions,
-                limits=MessageLimits.of_layout(layout, settings.timer_max_delay),
+                limits=MessageLimits.of_layout(layout, round(settings.timer_max_delay * 1000)),
                 secret=options.secret,
                 addresses=options.addresses or (f"{options.host}:{port}",),
                 access=options.access,

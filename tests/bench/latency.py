@@ -27,7 +27,7 @@ OPTIONS = {
     "seconds": (6, "of each measurement"),
     "size": SIZE,
     "rounds": ROUNDS,
-    "commit_interval": (0, "ms, of worker and client; the goals are about 0"),
+    "commit_interval": (0.0, "s, of worker and client; the goals are about 0"),
     "warm_up": (0, "seconds before the first round, for rounds too short to have Kafka's classes compiled"),
 }
 

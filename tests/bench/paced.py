@@ -45,7 +45,7 @@ class PacedClient:
     One client serves all rounds, as in RocketMQ: its start and its joining of the group are not measured.
     """
 
-    def __init__(self, stand: Stand, answer: LocalTransactionState, commit_interval: int = 20) -> None:
+    def __init__(self, stand: Stand, answer: LocalTransactionState, commit_interval: float = 0.02) -> None:
         self._stand = stand
         self._notes = _Notes(answer)
         self._producer = TransactionProducer(
@@ -53,7 +53,7 @@ class PacedClient:
             self._notes,
             {"bootstrap.servers": stand.bridge.bootstrap_servers},
             namespace=stand.bridge.namespace,
-            commit_interval=commit_interval / 1e3,
+            commit_interval=commit_interval,
         )
         self._next = 0
 

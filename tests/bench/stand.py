@@ -69,7 +69,7 @@ def standing(
     check_after: int = _CHECK_AFTER,
     check_again_after: int = _CHECK_AGAIN_AFTER,
     make_topic: Callable[[Bridge, str, int], str] = Bridge.create_topic,
-    commit_interval: int = 20,
+    commit_interval: float = 0.02,
 ) -> Iterator[Stand]:
     """Start workers, which share all partitions, and a reader."""
     with Bridge(kafka.bootstrap_servers, "bench", partitions=partitions) as bridge:

@@ -30,7 +30,7 @@ PARTITIONS = 4
 _CLIENTS = 2
 _SESSION_MS = 6_000
 #: `commit_interval` of the workers, in turn: none, and the default.
-_COMMIT_INTERVALS_MS = (0, 20)
+_COMMIT_INTERVALS_S = (0, 0.02)
 #: Every decided transaction has to be visible after this long without a fault.
 _SETTLE_S = 180.0
 #: Folder for the evidence of cells with violations.
@@ -92,7 +92,7 @@ class Run:
         worker = self.bridge.worker(
             wait=wait,
             session_timeout=_SESSION_MS,
-            commit_interval=_COMMIT_INTERVALS_MS[len(self.workers) % 2],
+            commit_interval=_COMMIT_INTERVALS_S[len(self.workers) % 2],
             commit_timeout=5_000,
             transaction_timeout=3_000,
             transaction_check_interval=3_000,

@@ -13,7 +13,7 @@ from tests.integration.test_delays import HOUR, Clock, now
 from tests.support.harness import Bridge, eventually
 from tests.support.listeners import Commits
 from txbridge import Message, TransactionProducer
-from txbridge.operations.commands import abandon
+from txbridge.operations import Action, resolve
 from txbridge.operations.model import Result
 
 
@@ -49,7 +49,8 @@ def test_each_message_is_judged_by_its_own_time(bridge: Bridge, tmp_path: Path) 
             (2, due + HOUR),
         ]
         where = f"{sent.half_partition}:{sent.half_offset}"
-        assert abandon(bridge.connection(), where, reason="paid", operator="me").result is Result.ABANDONED
+        done = resolve(bridge.connection(), where, Action.ABANDON, reason="paid", operator="me")
+        assert done.result is Result.ABANDONED
         bridge.wait_visible(orders, [b"3"])
         eventually(lambda: not bridge.parked_states(0) and not bridge.parked_states(1))
     continued = audited(bridge, ledger_path=str(ledger), continued=True)

@@ -11,11 +11,10 @@ from tests.support.harness import COMMIT, ROLLBACK, Bridge, Prepared, eventually
 from tests.support.listeners import Commits
 from tests.support.message_frames import Framed, write
 from txbridge import Message, TransactionProducer, TransactionSendResult
-from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
-from txbridge.operations.commands import abandon, resolve, resolve_all
+from txbridge.operations.commands import resolve, resolve_all
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result
 from txbridge.operations.view import Action
@@ -161,7 +160,7 @@ def test_p12_what_is_left_after_the_first_step_is_given_up_even_without_a_body(b
             bridge.decide(one, COMMIT)
         scheduled(bridge, 2)
         connection = bridge.connection()
-        answer = abandon(connection, f"0:{cancelled.offset}", reason="paid", operator="me")
+        answer = resolve(connection, f"0:{cancelled.offset}", Action.ABANDON, reason="paid", operator="me")
         assert (answer.result, "what was not delivered before" in answer.detail) == (Result.ABANDONED, True)
         last = read_history(connection, f"0:{gone.offset}").steps[-1]
         assert (last.what, last.detail.partition(",")[0]) == ("not all delivered yet", "1 of 2 delivered")
@@ -174,7 +173,8 @@ def test_p12_what_is_left_after_the_first_step_is_given_up_even_without_a_body(b
         assert (held.gone, held.error, held.progress) == (
             *(True, "retention has deleted its half message from HALF", "1 of 2 delivered"),
         )
-        assert abandon(connection, f"0:{gone.offset}", reason="lost", operator="me").result is Result.ABANDONED
+        done = resolve(connection, f"0:{gone.offset}", Action.ABANDON, reason="lost", operator="me")
+        assert done.result is Result.ABANDONED
     assert bridge.visible(topic) == {b"a1": 1, b"b1": 1}
     assert [record["TXB_DELIVERED"] for record in bridge.discarded()] == [b"1", b"1"]
 
@@ -196,7 +196,7 @@ def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridg
         connection, where = bridge.connection(), f"0:{gone.offset}"
         [held] = list_pending(connection).messages
         assert (held.gone, held.error) == (True, "retention has deleted its half message from HALF")
-        assert abandon(connection, where, reason="lost", operator="me").result is Result.ABANDONED
+        assert resolve(connection, where, Action.ABANDON, reason="lost", operator="me").result is Result.ABANDONED
     assert bridge.visible(topic) == {b"later": 1}
     assert [record["TXB_REASON"] for record in bridge.discarded()] == [b"ABANDONED"]
 
@@ -212,11 +212,11 @@ def test_a_person_sees_what_is_scheduled_and_cancels_one(bridge: Bridge) -> None
         assert list_pending(connection).total == 0, "nothing that a person has to do"
         first, second = list_pending(connection, Selection(states=SCHEDULED)).messages
         assert (first.next_step, first.next_due, second.next_due) == (NextStep.DELIVER, due, due + 1)
-        refused = resolve(connection, where, Decision.ROLLBACK, reason="no", operator="me")
+        refused = resolve(connection, where, Action.ROLLBACK, reason="no", operator="me")
         assert refused.result is Result.REFUSED
         assert "it is committed already" in refused.detail
-        assert abandon(connection, where, reason="", operator="", dry_run=True).result is Result.WOULD_ABANDON
-        answer = abandon(connection, where, reason="the customer called", operator="me")
+        assert resolve(connection, where, Action.ABANDON, dry_run=True).result is Result.WOULD_ABANDON
+        answer = resolve(connection, where, Action.ABANDON, reason="the customer called", operator="me")
         assert answer.result is Result.ABANDONED
         assert bridge.parked_states(0) == ["scheduled"]
         history = read_history(connection, where)
@@ -251,14 +251,14 @@ def test_all_that_is_scheduled_for_a_topic_is_cancelled_after_a_dry_run(bridge: 
 
 def test_a_time_beyond_the_longest_delay_is_malformed(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
-    with bridge.local_owner(timer_max_delay=10_000):
+    with bridge.local_owner(longest_delay=10_000):
         far = prepare(bridge, topic, b"far", now() + 3_600_000)
         eventually(bridge.discarded)
         bridge.decide(far, COMMIT)
         bridge.deliver(topic, b"after")
     [record] = bridge.discarded()
     assert record["TXB_REASON"] == b"MALFORMED"
-    assert b"timer_max_delay is 10000 ms" in record["TXB_ERROR"]
+    assert b"timer_max_delay is 10 s" in record["TXB_ERROR"]
 
 
 def test_the_client_sends_later(bridge: Bridge) -> None:

@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from tests.support.command_line import run_txbridge
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.operations import (
@@ -26,14 +25,12 @@ from txbridge.operations import (
     OpenMessage,
     Result,
     Selection,
-    abandon,
     commands,
     list_discarded,
     list_pending,
     read_history,
     resolve,
     resolve_all,
-    resume,
 )
 from txbridge.operations.listing import FinishedError
 from txbridge.topics.verify import LayoutError
@@ -185,7 +182,7 @@ def test_a_commit_by_hand_is_delivered_once_and_who_and_why_are_recorded_in_end(
     topic = bridge.create_topic("real")
     with bridge.local_owner():
         prepared = bridge.prepare(topic, b"value", partition=0, group="dead")
-        answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+        answer = resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS)
         assert (answer.result, answer.end_offset) == (Result.COMMITTED, 0)
         assert bridge.visible(topic) == {b"value": 1}
     headers, value = ends(bridge)[0]
@@ -201,7 +198,7 @@ def test_a_rollback_by_hand_with_the_whole_id_is_never_visible(bridge: Bridge) -
     bridge.prepare(topic, b"other", partition=0, group="dead")
     prepared = bridge.prepare(topic, b"value", partition=1, group="dead")
     eventually(lambda: bridge.parked_states(1) == ["pending"])
-    answer = resolve(connect(bridge), prepared.transaction_id[:8], Decision.ROLLBACK, **WORDS)
+    answer = resolve(connect(bridge), prepared.transaction_id[:8], Action.ROLLBACK, **WORDS)
     assert (answer.result, answer.message.coordinates) == (Result.ROLLED_BACK, where(prepared))
     assert bridge.outcomes() == {(1, prepared.offset): ["rollback"]}
     assert bridge.visible(topic) == {}
@@ -218,13 +215,13 @@ def test_p5_a_decided_message_can_not_be_resolved_and_nothing_is_written(bridge:
     with bridge.local_owner(park_after=200):
         bridge.decide(prepared, decision)
         bridge.wait_outcome(prepared, {COMMIT: "commit", ROLLBACK: "rollback"}[decision])
-        for other in (Decision.COMMIT, Decision.ROLLBACK):
+        for other in (Action.COMMIT, Action.ROLLBACK):
             with pytest.raises(FinishedError, match=f"{where(prepared)} is finished: it was (committed|rolled back)"):
                 resolve(connect(bridge), where(prepared), other, **WORDS)
         # The outcome is also found when only OP remembers it, below the watermark.
         eventually(lambda: bridge.checkpoint(0)["half"] > young.offset)
         with pytest.raises(FinishedError, match="is finished: it was"):
-            resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+            resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS)
     assert len(ends(bridge)) == 1
     assert bridge.outcomes() == {(0, prepared.offset): [{COMMIT: "commit", ROLLBACK: "rollback"}[decision]]}
     assert bridge.visible(topic) == ({b"value": 1} if decision == COMMIT else {})
@@ -243,7 +240,7 @@ def test_p5_a_decision_that_comes_between_our_look_and_our_command_wins(
     monkeypatch.setattr(commands, "write_end", late)
     with bridge.local_owner():
         prepared = bridge.prepare(topic, b"value", partition=0)
-        answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+        answer = resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS)
     assert (answer.result, answer.end_offset) == (Result.REFUSED, 1)
     assert answer.detail == "another command came first: rollback of client at END offset 0"
     assert bridge.visible(topic) == {}
@@ -253,11 +250,11 @@ def test_p5_a_decision_that_comes_between_our_look_and_our_command_wins(
 def test_a_decision_without_a_worker_is_stored_and_applied_by_the_next_one(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     prepared = bridge.prepare(topic, b"value", partition=0)
-    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS, timeout_s=0.5)
+    answer = resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS, timeout_s=0.5)
     assert (answer.result, answer.end_offset) == (Result.STORED, 0)
     assert "no worker applied it within 0.5 s: none is running" in answer.detail
     assert str(only(bridge).stored) == "commit of operator alice at END offset 0"
-    again = resolve(connect(bridge), where(prepared), Decision.ROLLBACK, **WORDS)
+    again = resolve(connect(bridge), where(prepared), Action.ROLLBACK, **WORDS)
     assert (again.result, again.end_offset) == (Result.REFUSED, None)
     assert again.detail.startswith(
         "another command came first: commit of operator alice at END offset 0, which no worker has"
@@ -274,7 +271,7 @@ def test_a_decision_during_a_fail_over_waits_for_the_next_worker(bridge: Bridge)
     prepared = bridge.prepare(topic, b"value", partition=1, group="dead")
     worker.kill()
     bridge.worker(wait=0)
-    answer = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    answer = resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS)
     assert answer.result is Result.COMMITTED
     assert bridge.visible(topic) == {b"value": 1}
 
@@ -304,25 +301,25 @@ def test_forged_unknown_and_mistyped_messages_are_refused_and_nothing_is_written
     ]
     for target, prefix, text in mistakes:
         with pytest.raises(UsageError, match=text) as caught:
-            resolve(connection, target, Decision.COMMIT, **WORDS, id_prefix=prefix)
+            resolve(connection, target, Action.COMMIT, **WORDS, id_prefix=prefix)
         assert prepared.transaction_id not in str(caught.value)
         assert forged not in str(caught.value)
         with pytest.raises(UsageError):
-            resume(connection, target, **WORDS, id_prefix=prefix)
+            resolve(connection, target, Action.RESUME, **WORDS, id_prefix=prefix)
     assert ends(bridge) == []
-    answer = resolve(connection, where(prepared), Decision.COMMIT, **WORDS, id_prefix=short, timeout_s=0)
+    answer = resolve(connection, where(prepared), Action.COMMIT, **WORDS, id_prefix=short, timeout_s=0)
     assert answer.result is Result.STORED
 
 
 def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(bridge: Bridge) -> None:
     [prepared] = discard(bridge)
     [topic] = [one.real_topic for one in list_discarded(connect(bridge)).messages]
-    late = resolve(connect(bridge), where(prepared), Decision.COMMIT, **WORDS)
+    late = resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS)
     assert (late.result, late.end_offset) == (Result.REFUSED, None)
     assert "it was discarded (MAX_CHECKS)" in late.detail
     with bridge.member() as member, bridge.local_owner(transaction_check_interval=60_000):
         eventually(lambda: len(member.checks(prepared)) == 1)
-        answer = resume(connect(bridge), where(prepared), **WORDS)
+        answer = resolve(connect(bridge), where(prepared), Action.RESUME, **WORDS)
         assert (answer.result, answer.end_offset) == (Result.RESUMED, 0)
         # The first check after the resume.
         eventually(lambda: len(member.checks(prepared)) == 2)
@@ -331,13 +328,13 @@ def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(
         assert (message.state, message.checks) == (TransactionState.PENDING, 1)
         assert message.resumed is not None
         # A second resume of the same discard writes nothing and reports that.
-        again = resume(connect(bridge), where(prepared), **WORDS)
+        again = resolve(connect(bridge), where(prepared), Action.RESUME, **WORDS)
         assert (again.result, again.end_offset) == (Result.ALREADY_RESUMED, None)
         assert again.detail == "it was resumed before and is pending. Nothing was written"
         bridge.end([prepared.entry(COMMIT, 1)], 0, source="check")
         bridge.wait_visible(topic, [b"0"])
         with pytest.raises(FinishedError, match="it was committed and delivered"):
-            resume(connect(bridge), where(prepared), **WORDS)
+            resolve(connect(bridge), where(prepared), Action.RESUME, **WORDS)
     headers, value = ends(bridge)[0]
     assert headers == {"TXB_V": b"1", "PGROUP": b"group", "SOURCE": b"resume", "CLIENT_ID": b"alice"}
     assert value.startswith(b"%d,%s,0,,order 42" % (prepared.offset, prepared.transaction_id.encode()))
@@ -376,7 +373,7 @@ def test_a_held_message_whose_topic_is_gone_for_good_is_abandoned_and_told(bridg
         prepared = bridge.prepare(missing, b"value", key=b"key", headers=[("trace", b"1")], partition=0)
         bridge.decide(prepared, COMMIT)
         eventually(lambda: "held" in bridge.parked_states(0))
-        refused = abandon(connect(bridge), where(pending), **WORDS)
+        refused = resolve(connect(bridge), where(pending), Action.ABANDON, **WORDS)
         assert (refused.result, refused.end_offset) == (Result.REFUSED, None)
         assert refused.detail.startswith("it is pending: only a held")
         looked = run(bridge, "resolve", where(prepared), "abandon", "--dry-run")
@@ -427,7 +424,7 @@ def test_a_held_message_whose_body_retention_has_deleted_is_abandoned_without_it
     topic = bridge.create_topic("missing")
     with bridge.local_owner():
         eventually(lambda: "deleted its half message" in (only(bridge).error or "") or only(bridge).gone)
-        answer = abandon(connect(bridge), where(prepared), **WORDS)
+        answer = resolve(connect(bridge), where(prepared), Action.ABANDON, **WORDS)
         assert answer.result is Result.ABANDONED
     assert bridge.visible(topic) == {}
     [record] = bridge.discarded()
@@ -586,5 +583,5 @@ def test_missing_topics_and_a_cut_log_are_errors_that_say_so(bridge: Bridge) -> 
     [warning] = list_pending(connect(bridge)).warnings
     assert "it was deleted and created again" in warning
     fresh = bridge.prepare(topic, b"value", partition=0)
-    answer = resolve(connect(bridge), where(fresh), Decision.COMMIT, **WORDS, timeout_s=0)
+    answer = resolve(connect(bridge), where(fresh), Action.COMMIT, **WORDS, timeout_s=0)
     assert (answer.result, answer.detail.endswith(warning)) == (Result.STORED, True)

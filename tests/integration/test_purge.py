@@ -23,7 +23,6 @@ from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, in_new_schema, order_ids, purge_all, state_of
 from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionListener, TransactionProducer
-from txbridge.core.decision_record import Decision
 from txbridge.operations import Action, Result, Selection, list_discarded, list_pending, resolve, resolve_all
 
 COMMIT = LocalTransactionState.COMMIT_MESSAGE
@@ -78,7 +77,7 @@ def resumed_and_committed_by_hand(connection):
     how = {"reason": "test", "operator": "test", "timeout_s": 60}
     resolve_all(connection, Action.RESUME, Selection(group=GROUP), **how)
     pending = list_pending(connection, Selection()).messages
-    done = [resolve(connection, f"{one.partition}:{one.half_offset}", Decision.COMMIT, **how) for one in pending]
+    done = [resolve(connection, f"{one.partition}:{one.half_offset}", Action.COMMIT, **how) for one in pending]
     return [one.result for one in done] == [Result.COMMITTED]
 
 

@@ -41,7 +41,6 @@ from tests.support.secure_kafka import SecureKafka, User, print_acls, printed, s
 from txbridge import CancelOutcome, LocalTransactionState, Message, TransactionListener, TransactionProducer
 from txbridge.config.worker import WorkerSettings
 from txbridge.core.check_policy import CheckPolicy
-from txbridge.core.decision_record import Decision
 from txbridge.core.outbox_progress import Ownership
 from txbridge.doctor.cluster_view import Questions
 from txbridge.doctor.run import examine
@@ -55,7 +54,7 @@ from txbridge.kafka.each_broker import KeptConnections, require_features
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.kafka.log_ends import LogEnds
 from txbridge.kafka.proven_end import proven_end
-from txbridge.operations import Connection, list_pending, resolve
+from txbridge.operations import Action, Connection, list_pending, resolve
 from txbridge.topics.plan import PlanOptions, TopicAction
 from txbridge.topics.verify import apply
 from txbridge.worker.partition_context import PartitionContext
@@ -432,7 +431,7 @@ def test_each_right_that_an_operator_lacks_is_named(shared: Scene, row: int, ope
         connection = Connection.open(settings)
         list_pending(connection)
         where = f"0:{message.offset}"
-        resolve(connection, where, Decision.ROLLBACK, reason="test", operator="eve", timeout_s=0)
+        resolve(connection, where, Action.ROLLBACK, reason="test", operator="eve", timeout_s=0)
     assert_named(str(caught.value).replace("\n", " "), operation, right)
 
 

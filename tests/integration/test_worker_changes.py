@@ -179,7 +179,7 @@ def test_partitions_added_to_half_at_run_time_are_told(bridge: Bridge) -> None:
     bridge.decide(prepared, COMMIT)
     bridge.wait_visible(topic, [b"value"], 10)
     # Doctor and plan report the same.
-    options = PlanOptions(transaction_max_age=72 * 3_600_000)
+    options = PlanOptions(longest_wait=72 * 3_600_000)
     plans = {one.topic: one for one in plan(bridge.cluster, bridge.names, options)}
     assert "HALF, END, OP and OFFSET have the same number" in plans[bridge.names.end].reasons[0]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.message_frames import delivered_id
 from txbridge.core import names
-from txbridge.core.half_copies import delivered_copies
-from txbridge.core.half_message import half_headers, parse_half
+from txbridge.core.half_message import delivered_copies, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.message_frames import FramedMessage, common_time, encode_frames, parse_frames
 from txbridge.core.names import Names

@@ -20,9 +20,15 @@ from txbridge.core.decision_record import (
     encode_end,
     parse_end,
 )
-from txbridge.core.half_copies import coordinates, delivered_copies, parse_coordinates
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, half_headers, parse_half
+from txbridge.core.half_message import (
+    HalfMessage,
+    coordinates,
+    delivered_copies,
+    half_headers,
+    parse_coordinates,
+    parse_half,
+)
 from txbridge.core.names import Names
 from txbridge.core.states import Outcome, TransactionState
 

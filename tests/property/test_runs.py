@@ -78,7 +78,7 @@ class Side(Partition):
             [offset for part in draft.parts for offset in part.commits],
             sorted((outcome.value, sorted(named)) for outcome, named in draft.ops()),
             [(one.end_offset, one.entry, one.reason) for one in draft.refused],
-            {source: (one.entries, one.commits, one.rollbacks) for source, one in draft.decisions.items()},
+            +draft.decisions,
             sorted(entry.offset for entry in draft.checks),
             (draft.delivered, draft.bytes, draft.entries, draft.next_end, draft.next_entry),
         )

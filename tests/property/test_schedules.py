@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.property.reference_model import IMMUNITY
 from tests.support.partition_builder import Partition, end, entry, id_of, offsets
-from txbridge.core import parked_table, timer_queue
+from txbridge.core import parked_table, timers
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import Decision, DecisionEntry, DecisionRecord
 from txbridge.core.dedup import DeduplicationWindow
@@ -22,7 +22,7 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.parked_table import ParkedTable
 from txbridge.core.plan.choice import Limits
 from txbridge.core.states import TransactionState
-from txbridge.core.timer_queue import TimerQueue
+from txbridge.core.timers import TimerQueue
 
 MESSAGES = 6
 
@@ -30,7 +30,7 @@ MESSAGES = 6
 @pytest.fixture(params=[1, 4, 1_024], ids=lambda size: f"cleaned from {size}", scope="module")
 def cleaned(request: pytest.FixtureRequest) -> Iterator[None]:
     """Number of items from which a queue is cleaned, one for each push."""
-    with mock.patch.multiple(timer_queue, _SMALL=request.param, _LOOKS=1):
+    with mock.patch.multiple(timers, _FEW_ITEMS=request.param, _CLEANED=1):
         yield
 
 

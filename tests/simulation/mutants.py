@@ -23,21 +23,20 @@ from tests.simulator.load import choose_load
 from tests.simulator.runner import run_chunk
 from tests.simulator.simulation import Simulation
 from txbridge.client.barrier import Barrier
-from txbridge.core import half_message, names, parked_table, states, steps
+from txbridge.core import half_message, names, parked_table, states
 from txbridge.core.checkpoint import OpPositions
 from txbridge.core.decision_record import Decision, PlainEntries, Source
 from txbridge.core.dedup import DeduplicationWindow
 from txbridge.core.fresh_halves import FreshHalves, Run
-from txbridge.core.half_copies import Copy
+from txbridge.core.half_message import Copy
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
 from txbridge.core.parked_table import ParkedTable
-from txbridge.core.plan import draft
-from txbridge.core.plan.choice import EndChoice, Limits, TransactionSize
+from txbridge.core.plan import choice, draft
+from txbridge.core.plan.choice import EndChoice, KnownSteps, Limits, OneByOne, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.states import TransactionState
-from txbridge.core.steps import KnownSteps, OneByOne
 from txbridge.core.timers import Timers
 from txbridge.kafka import group_membership, topic_lookup
 from txbridge.kafka.admin import KafkaCluster
@@ -50,8 +49,8 @@ from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
-from txbridge.worker.takeover import restore, state_reader
-from txbridge.worker.takeover.state_reader import StateReader
+from txbridge.worker.takeover import restore
+from txbridge.worker.takeover.restore import StateReader
 from txbridge.worker.transaction.writer import TransactionalWriter, TransactionRecords
 from txbridge.worker.turn import check_round
 from txbridge.worker.turn.check_round import CheckRound
@@ -316,7 +315,7 @@ def runs_come_last() -> None:
 @planted
 def several_in_two_transactions() -> None:
     """Of several messages those for other topics than the first wait for the next Kafka transaction."""
-    each, produce, waiting = steps.delivered_copies, TransactionRecords.produce_all, list[Copy]()
+    each, produce, waiting = choice.delivered_copies, TransactionRecords.produce_all, list[Copy]()
 
     def first_topic(half, partition, due=None):
         first, *others = each(half, partition, due)
@@ -334,7 +333,7 @@ def several_in_two_transactions() -> None:
             self._records.deliver(*one)
         produce(self, contents)
 
-    steps.delivered_copies = first_topic
+    choice.delivered_copies = first_topic
     TransactionRecords.produce_all = others_first
 
 
@@ -472,12 +471,12 @@ MUTANTS |= {
     "op_replayed_from_its_end": put(OpPositions, "start", property(lambda self: self._next)),
     # A take-over reads OFFSET and OP with records of aborted transactions.
     "dirty_reads_at_take_over": put(
-        state_reader,
+        restore,
         "PartitionReader",
         lambda *of, committed, **more: PartitionReader(*of, committed=committed and False, **more),
     ),
     # Decisions of aborted or open Kafka transactions are applied.
-    "end_read_uncommitted": put(state_reader, "PartitionReader", _end_uncommitted),
+    "end_read_uncommitted": put(restore, "PartitionReader", _end_uncommitted),
     # A take-over does not read the parked entries.
     "parked_entries_forgotten": put(HalfQueue, "restore_parked", lambda _self, _parked: None),
     # A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly.
@@ -487,9 +486,7 @@ MUTANTS |= {
     # Messages are discarded once END is applied up to the end that one self-declared leader knows.
     "discard_by_the_word_of_one_broker": put(check_round, "proven_end", _end_of_one, {"leader cut off": 1.0}),
     # A take-over reads OP up to the end that a former leader knows. It does not see that OFFSET has lost its tail.
-    "a_take_over_by_the_word_of_one_broker": put(
-        state_reader, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}
-    ),
+    "a_take_over_by_the_word_of_one_broker": put(restore, "proven_end", _end_of_one, {"OFFSET lost its tail": 1.0}),
     # A take-over ignores that OP names a later Kafka transaction than OFFSET's checkpoint.
     "go_on_from_an_older_checkpoint": put(restore._TakeOver, "_refuse_older_checkpoint", lambda *_: None),
     # An OFFSET without a checkpoint counts as new, whatever OP holds.
@@ -539,14 +536,16 @@ MUTANTS |= {
     # A take-over reads nothing below the watermark, not even ids.
     "copies_across_a_take_over_are_messages": put(HalfQueue, "recent_start", HalfQueue.watermark),
     # Of several messages the last is delivered first.
-    "several_change_places": wrap(steps, "delivered_copies", lambda was: lambda *of: reversed([*was(*of)])),
+    "several_change_places": wrap(choice, "delivered_copies", lambda was: lambda *of: reversed([*was(*of)])),
     # OP names held messages as if END had just decided them.
     "held_ones_are_named_as_in_turn": wrap(
         Draft, "ends_of", lambda was: lambda self, outcome, _: was(self, outcome, ())
     ),
     # One message of several that its topic refuses is left out, and the others are delivered.
     "several_without_what_is_refused": wrap(
-        steps, "delivered_copies", lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one[2] or b""))
+        choice,
+        "delivered_copies",
+        lambda was: lambda *of: (one for one in was(*of) if b"poison" not in (one[2] or b"")),
     ),
     # A worker that does not know the header delivers the frames as one message.
     "frames_are_a_message": wrap(half_message, "_parse_by_name", lambda was: partial(_without_the_header, was)),

@@ -19,7 +19,7 @@ class Stream:
     """A worker with this `commit_interval`, and decisions that reach it by Faust's events."""
 
     def __init__(self, interval: int, policy: CheckPolicy | None = None) -> None:
-        self.small = SmallWorld("orders", commit_interval_ms=interval)
+        self.small = SmallWorld("orders", commit_interval=interval / 1_000)
         self.small.policy = policy or self.small.policy
         self.process = self.small.start_owner()
         self.prepared = self.decided = 0

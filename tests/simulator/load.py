@@ -31,7 +31,7 @@ class Load:
     #: Number of steps before the first worker starts.
     outage: int = 0
     #: Least time between two Kafka transactions of a worker: none, the default, or one that many steps fit into.
-    commit_interval_ms: int = 0
+    commit_interval: float = 0
     #: Share of the messages that name a time of delivery.
     delayed: float = 0.0
 
@@ -45,7 +45,7 @@ def choose_load(seed: int) -> Load:
     load, side = _choose_load(seed), random.Random(f"delays {seed}")
     if side.random() < 0.5:
         load.delayed = 0.05 if load.is_plain else side.choice((0.2, 0.8))
-    load.commit_interval_ms = random.Random(f"interval {seed}").choice((0, 20, 20, 1_000))
+    load.commit_interval = random.Random(f"interval {seed}").choice((0, 0.02, 0.02, 1))
     return load
 
 

@@ -128,7 +128,7 @@ class Process:
         check_rate: int = 1_000,
         largest: Limits | None = None,
         payload_memory: int = 300,
-        commit_interval_ms: int = 0,
+        commit_interval: float = 0,
         next_event: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.name = name
@@ -156,7 +156,7 @@ class Process:
             commit_timeout_ms=COMMIT_TIMEOUT_MS,
             payload_memory=payload_memory,
             check_rate=check_rate,
-            commit_interval_ms=commit_interval_ms,
+            commit_interval=commit_interval,
             largest=largest or Limits(),
             metrics=cast(WorkerMetrics, _Metrics(world)),
             next_event=lambda _partition: next_event(),

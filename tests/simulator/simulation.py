@@ -75,7 +75,7 @@ class Simulation:
             park_after_records=chance.choice((2, 5, 100_000)) if not load.is_plain else chance.choice((20, 100_000, 9)),
             park_after=max(chance.choice((500, 30_000)), 20_000 * load.is_plain),
             discard_retention=chance.choice((4_000, 3_600_000)),
-            timer_max_delay=MAX_DELAY,
+            longest_delay=MAX_DELAY,
             # With 10,000 alone no copy would be too old to be recognised, because a run has few messages.
             recognise_at_least=world.side("copies").choice((1, 10_000)),
         )
@@ -214,7 +214,7 @@ class Simulation:
             self._check_rate,
             self.load.limits,
             self.load.payload_memory,
-            self.load.commit_interval_ms,
+            self.load.commit_interval,
             lambda: min(self.events[partition], default=self._told_end[partition]),
         )
         self.checker.witnesses[process.name] = process.witness

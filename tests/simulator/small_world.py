@@ -25,14 +25,14 @@ class SmallWorld:
         *real_topics: str,
         park_after_records: int = 100_000,
         payload_memory: int = 300,
-        commit_interval_ms: int = 0,
+        commit_interval: float = 0,
     ) -> None:
         self.world = world = World(0)
         self.names = names = Names()
         for topic in (names.half, names.end, names.op, names.offset, names.discard, *real_topics):
             world.cluster.create_topic(topic, 1)
         self.policy = CheckPolicy(transaction_timeout=_HOUR, park_after=_HOUR, park_after_records=park_after_records)
-        self._payload_memory, self._commit_interval_ms = payload_memory, commit_interval_ms
+        self._payload_memory, self._commit_interval = payload_memory, commit_interval
         self.checker = Checker(world, names, 1, Times(_HOUR, _HOUR, 15, 100 * _HOUR, _HOUR, _HOUR))
         self.owners: list[Process] = []
 
@@ -46,7 +46,7 @@ class SmallWorld:
             0,
             name,
             payload_memory=self._payload_memory,
-            commit_interval_ms=self._commit_interval_ms,
+            commit_interval=self._commit_interval,
         )
         self.checker.witnesses[name] = process.witness
         self.owners.append(process)

@@ -12,9 +12,8 @@ from random import Random
 
 from txbridge.core.checkpoint import Checkpoint, encode_ops, offset_headers, op_headers
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
-from txbridge.core.half_copies import check_headers, copy_headers
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, half_headers
+from txbridge.core.half_message import HalfMessage, check_headers, copy_headers, half_headers
 from txbridge.core.names import Headers, Names
 from txbridge.core.states import Outcome, TransactionState
 

@@ -19,7 +19,6 @@ from txbridge.cli.options import ClusterOptions, Format, OutputFormat, spread
 from txbridge.cli.render import answer_record, message_record, print_answers, print_listing, print_refusal
 from txbridge.cli.terminal import complain, console, print_json, warn
 from txbridge.config.worker import WorkerSettings
-from txbridge.core.decision_record import Decision
 from txbridge.core.states import TransactionState
 from txbridge.errors import UsageError
 from txbridge.interrupts import if_interrupted
@@ -31,12 +30,10 @@ from txbridge.operations import (
     Result,
     Selection,
     Step,
-    abandon,
     list_pending,
     read_history,
     resolve,
     resolve_all,
-    resume,
 )
 from txbridge.operations.acknowledge_loss import acknowledge
 from txbridge.operations.causes import GroupStates, cause_of
@@ -192,16 +189,14 @@ def resolve_command(
     Exit code 0: done; 1: refused, nothing has changed; 2: failed; 3: stored, but not done yet, because no worker has
     applied it or its real topic does not accept it.
     """
-    wanted = Decision.COMMIT if decision is Choice.COMMIT else Decision.ROLLBACK
     if dry_run and decision is not Choice.ABANDON:
         raise UsageError("--dry-run needs the decision abandon")
     given = how.as_arguments(dry_run=dry_run)
     settings = cluster.load_settings()
 
     def work(connection: Connection) -> list[Answer]:
-        if decision is Choice.ABANDON:
-            return [abandon(connection, message, id_prefix=id_prefix, dry_run=dry_run, **given)]
-        return [resolve(connection, message, wanted, id_prefix=id_prefix, **given)]
+        action = Action(decision.value)
+        return [resolve(connection, message, action, id_prefix=id_prefix, dry_run=dry_run, **given)]
 
     answer(work, settings, output_format)
 
@@ -223,7 +218,7 @@ def resume_command(
     given = how.as_arguments(dry_run=False)
 
     def work(connection: Connection) -> list[Answer]:
-        return [resume(connection, message, id_prefix=id_prefix, **given)]
+        return [resolve(connection, message, Action.RESUME, id_prefix=id_prefix, **given)]
 
     answer(work, cluster.load_settings(), output_format)
 

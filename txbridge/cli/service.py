@@ -42,7 +42,7 @@ _METAVARS = {
     "metrics_host": "ADDRESS",
     "kafka": "NAME=VALUE",
 }
-_UNITS = {"": "N", "ms": "MS", "bytes": "BYTES"}
+_UNITS = {"": "N", "ms": "MS", "s": "S", "bytes": "BYTES"}
 
 
 def serve(settings: WorkerSettings, run: Callable[[], object]) -> None:

@@ -37,7 +37,7 @@ _LARGEST_TIMESTAMP = 2**63 - 1
 #: The times (ms) that an application can mean, from March 1973 to the year 9999. A time of today in seconds is below,
 #: one in microseconds above. With the first as its timestamp a record would be deleted at once, by retention.
 _MEANT_TIMES = range(10**11, 253_402_300_800_000)
-#: Default of RocketMQ's timerMaxDelaySec, and of the worker's timer_max_delay (ms).
+#: Default of RocketMQ's timerMaxDelaySec, and of timer_max_delay, in ms.
 DEFAULT_TIMER_MAX_DELAY_MS = 72 * 3_600_000
 
 
@@ -311,13 +311,13 @@ class MessageLimits:
     delay: int = DEFAULT_TIMER_MAX_DELAY_MS
 
     @classmethod
-    def of_layout(cls, layout: Layout, timer_max_delay: int) -> Self:
-        """Return the limits of topics with this layout, with a delay of at most `timer_max_delay` ms."""
+    def of_layout(cls, layout: Layout, longest_delay: int) -> Self:
+        """Return the limits of topics with this layout, with a delay of at most `longest_delay` ms."""
         retention = layout.half_retention_ms
         if retention < 0:
-            return cls(layout.max_message_size, 2**31 - 1, timer_max_delay)
+            return cls(layout.max_message_size, 2**31 - 1, longest_delay)
         # HALF keeps a message no longer than this.
-        return cls(layout.max_message_size, retention // 1000, min(timer_max_delay, retention))
+        return cls(layout.max_message_size, retention // 1000, min(longest_delay, retention))
 
 
 def check_message(message: Message, names: Names) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from txbridge.client.answers import LocalTransactionState, SendStatus
 from txbridge.client.decide.decision_batcher import settled_ticket
-from txbridge.core.reply_record import Reply
+from txbridge.core.half_message import Reply
 from txbridge.core.states import TransactionState
 
 if TYPE_CHECKING:

@@ -58,6 +58,7 @@ def _check_app_id(value: str) -> str:
 
 
 _Milliseconds = Annotated[int, BeforeValidator(_no_bool), Unit("ms")]
+_Seconds = Annotated[float, BeforeValidator(_no_bool), Unit("s")]
 _Bytes = Annotated[int, BeforeValidator(_no_bool), Unit("bytes")]
 _Count = Annotated[int, BeforeValidator(_no_bool), Unit("")]
 
@@ -98,11 +99,12 @@ class WorkerSettings(BaseModel):
 
     # A reader of the messages hardly notices 20 ms. It leaves Kafka and the worker one Kafka transaction, of a few
     # milliseconds of processor time, for as many messages as come in that time. A longer one saves little more.
-    commit_interval: Annotated[_Milliseconds, Field(ge=0, le=1_000)] = 20
+    commit_interval: Annotated[_Seconds, Field(ge=0, le=1)] = 0.02
     """Least time from the begin of one Kafka transaction of a partition to that of the next. Nothing waits for it in a
     backlog, after a quiet time, or when a message that a topic has refused is tried again. 0: none."""
 
-    timer_max_delay: Annotated[_Milliseconds, Field(ge=1)] = 72 * _HOUR_MS
+    # About thirty years: a longer delay is surely a mistake.
+    timer_max_delay: Annotated[_Seconds, Field(ge=0.001, le=1e9)] = 72 * 3_600
     """Longest delay of a message that names a time of delivery, from its birth (RocketMQ's timerMaxDelaySec). One that
     names a later time is discarded as malformed. A smaller value does not affect messages that already wait."""
 
@@ -172,7 +174,7 @@ class WorkerSettings(BaseModel):
     @property
     def longest_wait(self) -> int:
         """Longest time (ms) after its birth for which the body of a half message may be needed."""
-        return max(self.transaction_max_age, self.timer_max_delay)
+        return max(self.transaction_max_age, round(self.timer_max_delay * 1000))
 
     @property
     def check_policy(self) -> CheckPolicy:
@@ -181,7 +183,7 @@ class WorkerSettings(BaseModel):
             transaction_check_interval=self.transaction_check_interval,
             transaction_check_max=self.transaction_check_max,
             transaction_max_age=self.transaction_max_age,
-            timer_max_delay=self.timer_max_delay,
+            longest_delay=round(self.timer_max_delay * 1000),
             park_after=self.park_after,
             park_after_records=self.park_after_records,
             park_after_bytes=self.park_after_bytes,

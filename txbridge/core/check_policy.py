@@ -38,7 +38,7 @@ class CheckPolicy:
     #: Retention of the discard topic: the time for which a discarded message can be resumed.
     discard_retention: int = 30 * 24 * 3_600_000
     #: timerMaxDelaySec: longest time from the birth of a message to its time of delivery.
-    timer_max_delay: int = 72 * 3_600_000
+    longest_delay: int = 72 * 3_600_000
     #: Copies of at least this many half messages are recognised, whatever their age (core/dedup.py).
     recognise_at_least: int = AT_LEAST
 
@@ -94,11 +94,11 @@ class CheckPolicy:
 
     def problem_of_delay(self, born: int, deliver_at: int) -> str | None:
         """The reason for which a message must not wait for its time of delivery (ms), or None."""
-        if deliver_at - born <= self.timer_max_delay + _LEEWAY_MS:
+        if deliver_at - born <= self.longest_delay + _LEEWAY_MS:
             return None
         return (
-            f"it is to be delivered {deliver_at - born} ms after its birth, and timer_max_delay is "
-            f"{self.timer_max_delay} ms"
+            f"it is to be delivered {(deliver_at - born) / 1000} s after its birth, and timer_max_delay is "
+            f"{self.longest_delay / 1000:g} s"
         )
 
     def expires(self, born: int) -> int:

@@ -15,8 +15,16 @@ from typing import Any, NamedTuple
 
 from txbridge.core import names
 from txbridge.core.decision_record import Decision, DecisionRecord, PlainEntries, Source
-from txbridge.core.half_copies import Copy, coordinates
-from txbridge.core.half_message import LONGEST_NAME, PLAIN, Envelope, HalfMessage, envelope_of, users_of_plain
+from txbridge.core.half_message import (
+    LONGEST_NAME,
+    PLAIN,
+    Copy,
+    Envelope,
+    HalfMessage,
+    coordinates,
+    envelope_of,
+    users_of_plain,
+)
 from txbridge.core.names import Headers
 from txbridge.core.states import TRANSITIONS, TransactionState, event_of
 

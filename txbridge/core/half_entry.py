@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from txbridge.core import names
+from txbridge.core.half_message import HalfMessage
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.json_fields import dump, load, number, short, text
 from txbridge.core.states import TransactionState
@@ -49,7 +50,7 @@ class _EntryFields(NamedTuple):
     #: Before this time (ms) it must not be delivered. If its messages name different times: time of the next ones to be
     #: delivered, None if these name none.
     deliver_at: int | None = None
-    #: If its messages name different times: number of those delivered so far, in the order of times (`steps`).
+    #: If its messages name different times: number of those delivered so far, in the order of times.
     delivered: int | None = None
 
 
@@ -61,6 +62,15 @@ class HalfEntry(_EntryFields):
     """
 
     __slots__ = ()
+
+    @classmethod
+    def of_half(cls, half: HalfMessage, next_due: int) -> Self:
+        """The entry of a half message about which nothing is known yet."""
+        # By position: naming the arguments takes three times as long.
+        entry = cls(half.offset, half.transaction_id, half.group, half.real_topic, half.born, half.size, next_due)
+        if half.messages is not None:
+            entry = entry._replace(messages=half.messages, delivered=None if half.last_time is None else 0)
+        return entry if half.deliver_at is None else entry._replace(deliver_at=half.deliver_at)
 
     @property
     def since(self) -> int:

@@ -1,16 +1,19 @@
-"""The half message that a client prepares in HALF: its headers, and how a worker reads them."""
+"""The half message that a client prepares in HALF, and the records that a worker makes of it."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txbridge.core import names
-from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded
+from txbridge.core.headers import MalformedRecordError, OurHeaders, decoded, whole_number
 from txbridge.core.message_frames import FramedMessage, common_time, joined_topics, parse_frames
 from txbridge.core.names import Headers, Names
+from txbridge.core.states import TransactionState
 
 #: Size of the caches for groups, topics and their headers. Millions of messages share a few of them.
 _SHARED = 1_000
@@ -331,3 +334,115 @@ def half_headers(
 def _header(name: str, text: str) -> tuple[str, bytes]:
     """A header that many messages share: that of a topic, a group or a barrier table."""
     return name, text.encode()
+
+
+#: A record for a real topic: half offset, topic, value, key, partition (-1: by the key), timestamp and headers. A plain
+#: tuple in the order in which confluent-kafka takes its arguments: one is made for every message.
+Copy = tuple[int, str, Any, Any, int, int, list[tuple[str, bytes | None]]]
+
+
+def coordinates(partition: int, offset: int) -> bytes:
+    """Half coordinates as header TXB_HALF carries them."""
+    return b"%d:%d" % (partition, offset)
+
+
+def parse_coordinates(text: str) -> tuple[int, int]:
+    """Partition and offset out of TXB_HALF. Raises MalformedRecordError."""
+    partition, colon, offset = text.partition(":")
+    if not colon:
+        raise MalformedRecordError(f"{names.HALF_COORDINATES} is not <partition>:<offset>: {text[:40]!r}")
+    return whole_number(partition, names.HALF_COORDINATES), whole_number(offset, names.HALF_COORDINATES)
+
+
+def delivered_copies(half: HalfMessage, partition: int, due: Collection[int] | None = None) -> Iterator[Copy]:
+    """Records that a commit delivers: one, or those of several messages of the transaction, in their order.
+
+    `due`: indices of the messages, if these are not all of them. The records have the user's headers, an id and the
+    half coordinates.
+    """
+    identity = (names.UNIQ_KEY, half.delivered_id.encode())
+    where = (names.HALF_COORDINATES, coordinates(partition, half.offset))
+    if half.messages is None:
+        to = -1 if half.real_partition is None else half.real_partition
+        headers = [*half.users, identity, where]
+        yield half.offset, half.real_topic, half.value, half.key, to, half.delivered_timestamp, headers
+        return
+    messages = half.framed
+    for index, (number, message) in enumerate(zip(_message_numbers(len(messages)), messages, strict=True)):
+        if due is not None and index not in due:
+            continue
+        topic, key, value, users, real_partition, timestamp, _ = message
+        headers = [*users, identity, where, number]
+        to, when = -1 if real_partition is None else real_partition, half.born if timestamp is None else timestamp
+        yield half.offset, topic, value, key, to, when, headers
+
+
+@lru_cache(16)
+def _message_numbers(count: int) -> Sequence[tuple[str, bytes]]:
+    """Header TXB_MESSAGE of each of `count` messages. At most a thousand."""
+    return [(names.MESSAGE_NUMBER, b"%d/%d" % (number, count)) for number in range(1, count + 1)]
+
+
+def copy_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
+    """Headers of a discarded message: all of the half message's, then the history."""
+    return [
+        *half.headers,
+        (names.CHECK_TIMES, b"%d" % checks),
+        (names.HALF_COORDINATES, coordinates(partition, half.offset)),
+        (names.END_POSITION, b"%d" % end_position),
+    ]
+
+
+def check_headers(half: HalfMessage, partition: int, checks: int, end_position: int) -> list[tuple[str, bytes | None]]:
+    """Headers of a check request. They name the time of birth, because the record's timestamp is that of the check."""
+    return [*copy_headers(half, partition, checks, end_position), (names.BORN, b"%d" % half.born)]
+
+
+_UNKNOWN = "unknown"
+_STATES = {_UNKNOWN: None, **{state.value: state for state in TransactionState}}
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The state of a transaction after an END record, for its sender."""
+
+    #: The name that the sender gave it.
+    name: str
+    #: None: the worker does not know such a transaction of the sender's group.
+    state: TransactionState | None = None
+    #: Half offset of a known one. Its partition is that of the END record.
+    half_offset: int | None = None
+    #: Of an abandoned one: number of messages that were delivered before. None: not known.
+    delivered: int | None = None
+
+
+def reply_headers(reply: Reply, partition: int) -> list[tuple[str, bytes | None]]:
+    """Headers of a reply. `partition` is that of the END record."""
+    state = _UNKNOWN if reply.state is None else reply.state.value
+    headers: list[tuple[str, bytes | None]] = [
+        (names.VERSION, names.PROTOCOL_VERSION),
+        (names.REPLY, reply.name.encode()),
+        (names.STATE, state.encode()),
+    ]
+    if reply.half_offset is not None:
+        headers.append((names.HALF_COORDINATES, coordinates(partition, reply.half_offset)))
+    if reply.delivered is not None:
+        headers.append((names.DELIVERED, b"%d" % reply.delivered))
+    return headers
+
+
+def is_reply(headers: Headers) -> bool:
+    """Whether a record of a check topic is a reply, and no check request."""
+    return any(name == names.REPLY for name, _ in headers)
+
+
+def parse_reply(headers: Headers) -> Reply:
+    """Read a reply. Raises MalformedRecordError with the rule that it breaks."""
+    ours = OurHeaders(headers)
+    ours.require_version("reply")
+    state = ours.require_text(names.STATE)
+    if state not in _STATES:
+        raise MalformedRecordError(f"header {names.STATE} is not one of {', '.join(_STATES)}: {state[:40]!r}")
+    where = ours.find_text(names.HALF_COORDINATES)
+    offset = None if where is None else parse_coordinates(where)[1]
+    return Reply(ours.require_text(names.REPLY), _STATES[state], offset, ours.optional_number(names.DELIVERED))

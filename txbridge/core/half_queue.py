@@ -147,11 +147,7 @@ class HalfQueue:
         # A birth in the future is from a clock that is, or was, ahead. Then the wait counts from now.
         since = born if born <= self._now + _STEP_MS else self._now
         next_due = since + self._first_check if immunity is None else self.policy.first_check(since, immunity)
-        # By position: naming the arguments takes three times as long.
-        entry = HalfEntry(half.offset, half.transaction_id, half.group, half.real_topic, born, half.size, next_due)
-        if half.messages is not None:
-            entry = entry._replace(messages=half.messages, delivered=None if half.last_time is None else 0)
-        return entry if half.deliver_at is None else entry._replace(deliver_at=half.deliver_at)
+        return HalfEntry.of_half(half, next_due)
 
     def _is_open(self, offset: int) -> bool:
         return offset in self._entries or (offset in self.fresh and self.fresh.open_at(offset) is not None)

@@ -73,11 +73,7 @@ class ClusterView:
     @property
     def options(self) -> list[PlanOptions]:
         """The options of the plans that `txbridge topics` would compare with."""
-        of_workers = PlanOptions(
-            transaction_max_age=self.settings.transaction_max_age,
-            timer_max_delay=self.settings.timer_max_delay,
-            groups=self.groups,
-        )
+        of_workers = PlanOptions(longest_wait=self.settings.longest_wait, groups=self.groups)
         return [of_workers] * self.has_workers + [PlanOptions(relay=True)] * self.questions.relay
 
     @property

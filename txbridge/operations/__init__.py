@@ -9,7 +9,7 @@ from txbridge.errors import missing_extra
 if error := missing_extra(__name__, "operations", "pydantic"):
     raise error
 
-from txbridge.operations.commands import abandon, resolve, resolve_all, resume
+from txbridge.operations.commands import resolve, resolve_all
 from txbridge.operations.connection import Connection
 from txbridge.operations.history import History, Step, read_history
 from txbridge.operations.listing import list_discarded, list_pending
@@ -28,11 +28,9 @@ __all__ = [
     "Selection",
     "Step",
     "StoredCommand",
-    "abandon",
     "list_discarded",
     "list_pending",
     "read_history",
     "resolve",
     "resolve_all",
-    "resume",
 ]

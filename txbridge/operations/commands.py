@@ -37,78 +37,35 @@ _FLUSH_TIMEOUT_S = kafka_config.END_MESSAGE_TIMEOUT_MS / 1000 + 5
 def resolve(
     connection: Connection,
     target: str,
-    decision: Decision,
+    action: Action,
     *,
-    reason: str,
-    operator: str,
+    reason: str = "",
+    operator: str = "",
     id_prefix: str | None = None,
+    dry_run: bool = False,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Answer:
-    """Decide one open message by hand, wait until a worker has applied the decision, and return the result.
+    """Act on one open message by hand, wait until a worker has applied the command, and return the result.
+
+    Commit and rollback decide a pending message: the first decision wins, no matter who made it. Resume makes a
+    discarded one pending again, checked from check 1 on (RocketMQ's RESUME_CHECK_HALF_MESSAGE). Abandon gives up a held
+    or scheduled one: it is committed, and will not be delivered.
 
     `target` is `<partition>:<half offset>`, or 8 to 32 characters of the transaction id; `id_prefix` guards against a
-    mistyped offset. The first decision wins, no matter who made it. When the topics already show that another one has
-    won, nothing is written. `timeout_s` bounds the wait for the worker. After it the result is STORED, and the command
-    will still be applied.
+    mistyped offset. When the topics already show that the command has no effect, nothing is written. A dry run says
+    what would happen, and writes nothing. `timeout_s` bounds the wait for the worker. After it the result is STORED,
+    and the command will still be applied.
 
     Before anything is written it raises UsageError, FinishedError, HangingTransactionError, KafkaUnreachableError and
     EnvironmentProblemError. It raises the last one also when Kafka did not acknowledge the command, and the text says
     so. Later errors are in the answer.
     """
-    if decision is Decision.UNKNOWN:
-        raise UsageError("decide commit or rollback: unknown decides nothing")
-    action = Action.COMMIT if decision is Decision.COMMIT else Action.ROLLBACK
-    return _act_on_one(connection, action, target, reason, operator, id_prefix, timeout_s)
-
-
-def resume(
-    connection: Connection,
-    target: str,
-    *,
-    reason: str,
-    operator: str,
-    id_prefix: str | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Answer:
-    """Resume one discarded message (RocketMQ's RESUME_CHECK_HALF_MESSAGE): pending again, and checked from check 1 on.
-
-    It waits until a worker has applied it. A second resume has no effect. Arguments and errors are those of `resolve`.
-    """
-    return _act_on_one(connection, Action.RESUME, target, reason, operator, id_prefix, timeout_s)
-
-
-def abandon(
-    connection: Connection,
-    target: str,
-    *,
-    reason: str,
-    operator: str,
-    id_prefix: str | None = None,
-    dry_run: bool = False,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> Answer:
-    """Give up one held or scheduled message: it is committed, and will not be delivered.
-
-    It waits until a worker has applied it. A dry run says what would happen, and writes nothing. Arguments and errors
-    are those of `resolve`.
-    """
-    if dry_run:
-        return foretell(Action.ABANDON, find_target(connection, target, id_prefix)[1])
-    return _act_on_one(connection, Action.ABANDON, target, reason, operator, id_prefix, timeout_s)
-
-
-def _act_on_one(
-    connection: Connection,
-    action: Action,
-    target: str,
-    reason: str,
-    operator: str,
-    id_prefix: str | None,
-    timeout_s: float,
-) -> Answer:
-    reason, operator = check_words(reason, operator)
+    if not dry_run:
+        reason, operator = check_words(reason, operator)
     view, message = find_target(connection, target, id_prefix)
     [message] = _with_losses(connection, action, message.partition, [message])
+    if dry_run:
+        return foretell(action, message)
     refused = refuse(action, message)
     if refused is not None:
         return refused
@@ -274,11 +231,7 @@ def write_end(
             error = failure.args[0]
             if error.code() != MSG_TIMED_OUT:
                 raise
-            raise EnvironmentProblemError(_unknown(topic, partition, error.str())) from failure
-
-
-def _unknown(topic: str, partition: int, why: str) -> str:
-    return (
-        f"Kafka did not acknowledge the command in {topic}[{partition}] ({why}). It may be stored: check with "
-        f"`txbridge pending` before you repeat it"
-    )
+            raise EnvironmentProblemError(
+                f"Kafka did not acknowledge the command in {topic}[{partition}] ({error.str()}). It may be stored: "
+                f"check with `txbridge pending` before you repeat it"
+            ) from failure

@@ -11,8 +11,7 @@ from heapq import nsmallest
 from typing import TypeVar
 from urllib.parse import unquote
 
-from txbridge.core.half_copies import parse_coordinates
-from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_message import HalfMessage, parse_coordinates
 from txbridge.core.headers import MalformedRecordError, OurHeaders
 from txbridge.core.names import BARRIER, short_id
 from txbridge.core.states import Outcome, TransactionState

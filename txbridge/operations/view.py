@@ -114,17 +114,7 @@ class PartitionView:
         """Take in one half message at or above the low watermark."""
         # A parked entry has more details, for a discarded message also more than OP.
         if half.offset not in self._outcomes and half.offset not in self.offset_topic.parked:
-            self._unparked[half.offset] = HalfEntry(
-                offset=half.offset,
-                transaction_id=half.transaction_id,
-                group=half.group,
-                real_topic=half.real_topic,
-                born=half.born,
-                size=half.size,
-                next_due=self.policy.first_check(half.born, half.immunity),
-                messages=half.messages or 1,
-                deliver_at=half.deliver_at,
-            )
+            self._unparked[half.offset] = HalfEntry.of_half(half, self.policy.first_check(half.born, half.immunity))
 
     def take_end(self, record: DecisionRecord) -> None:
         """Take in one END record that no worker has applied yet."""

@@ -104,8 +104,9 @@ class PlanOptions:
     replication_factor: int | None = None
     min_insync_replicas: int | None = None
     max_message_size: int = DEFAULT_MESSAGE
-    transaction_max_age: int = 0
-    timer_max_delay: int = 0
+    #: Longest time for which the body of a half message may be needed: the longer of the workers' transaction_max_age
+    #: and timer_max_delay.
+    longest_wait: int = 0
     #: Producer groups whose check topics are created in advance, because their users may not create topics.
     groups: tuple[str, ...] = ()
     #: Real topics that are created if they are missing.
@@ -185,14 +186,18 @@ def wanted_topics(names: Names, options: PlanOptions, seen: Mapping[str, Sight])
     kept = half.config[RETENTION] if isinstance(half, FoundTopic) else "0"
     there = [one.partitions for topic in names.identified.values() if isinstance(one := seen.get(topic), FoundTopic)]
     partitions = options.partitions or (there[0] if there else _DEFAULT_PARTITIONS)
-    wait = max(options.transaction_max_age, options.timer_max_delay)
     # A longer retention of HALF stays, and the other topics follow it.
-    longest = max(HALF_RETENTION_MS, wait + LONGEST_OUTAGE_MS, int(kept))
+    longest = max(HALF_RETENTION_MS, options.longest_wait + LONGEST_OUTAGE_MS, int(kept))
     retention = UNLIMITED if kept == UNLIMITED else str(longest)
     size = size_of(options, half)
     return [
         *internal_topics(
-            names, partitions, message_size=size, longest_wait=wait, half_keeps=kept, retention_ms=retention
+            names,
+            partitions,
+            message_size=size,
+            longest_wait=options.longest_wait,
+            half_keeps=kept,
+            retention_ms=retention,
         ),
         *(check_topic(names, group, message_size=size) for group in options.groups),
     ]

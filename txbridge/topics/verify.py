@@ -177,7 +177,7 @@ def check_layout(cluster: KafkaCluster, names: Names, *, client: bool = False, l
     spared = (names.op, names.offset, names.discard) if client else ()
     unchecked = tuple(topic for topic in spared if isinstance(seen[topic], MissingRight))
     # No size is asked for: whatever HALF takes, the others must take as well.
-    options = PlanOptions(max_message_size=1, transaction_max_age=longest_wait_ms)
+    options = PlanOptions(max_message_size=1, longest_wait=longest_wait_ms)
     weak = _list_weak(one for one in judge(names, options, seen) if one.topic not in unchecked)
     assert isinstance(half, FoundTopic)
     present = [facts for facts in seen.values() if isinstance(facts, FoundTopic)]

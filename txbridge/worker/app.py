@@ -141,7 +141,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             # The budget is for the whole worker, which may come to own every partition.
             payload_memory=settings.payload_memory // layout.partitions,
             check_rate=settings.transaction_check_rate,
-            commit_interval_ms=settings.commit_interval,
+            commit_interval=settings.commit_interval,
             metrics=self.own_monitor.metrics,
             next_event=lambda partition: self.consumer.next_offset(TP(names.end, partition)),
             outside=self.outside,

@@ -154,8 +154,8 @@ class PartitionContext:
     commit_timeout_ms: int
     payload_memory: int
     check_rate: int
-    #: Least time from the begin of one Kafka transaction of a partition to that of the next, while nothing is urgent.
-    commit_interval_ms: int = 0
+    #: Least time (s) from the begin of one Kafka transaction of a partition to the next, while nothing is urgent.
+    commit_interval: float = 0.0
     #: The upper limits of one Kafka transaction.
     largest: Limits = field(default_factory=Limits)
     #: The END offset of a partition that Faust reads next; None while it is not known.
@@ -208,7 +208,7 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class PartitionState:
     """The restored state and the connections of a partition. Each mutable part has one owner (docs/architecture.md)."""
 
     partition: int

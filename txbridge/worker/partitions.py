@@ -31,10 +31,9 @@ from txbridge.log import get_logger
 from txbridge.topics.verify import Layout
 from txbridge.worker.ingest.decision_log import DecisionInbox, DecisionLog
 from txbridge.worker.observe.metrics import PartitionFacts
-from txbridge.worker.partition_context import NoRoomError, PartitionContext, Restored
+from txbridge.worker.partition_context import NoRoomError, PartitionContext, PartitionState
 from txbridge.worker.startup import InternalTopics
-from txbridge.worker.takeover.restore import take_over
-from txbridge.worker.takeover.state_reader import why_unended
+from txbridge.worker.takeover.restore import take_over, why_unended
 from txbridge.worker.turn.commit_loop import CommitLoop
 
 #: Back-off of a take-over. After a fence: two apps on the same topics fence each other, and must leave each other time
@@ -72,7 +71,7 @@ class OwnerStatus:
 class _Serving(NamedTuple):
     """What an owner has of the partition that it serves. Another thread takes all of it or nothing."""
 
-    state: Restored
+    state: PartitionState
     decision_log: DecisionLog
     commit_loop: CommitLoop
 

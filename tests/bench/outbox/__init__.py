@@ -48,7 +48,7 @@ OPTIONS = {
     "kills": (10, "of each, with --faults"),
     "rate": (200.0, "orders a second, with --faults"),
     "partitions": (1, "of HALF and END"),
-    "commit_interval": (None, "of worker and client, in ms; theirs by default"),
+    "commit_interval": (None, "of worker and client, in s; theirs by default"),
 }
 
 

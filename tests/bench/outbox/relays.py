@@ -39,7 +39,7 @@ class Settings:
 
     #: Of HALF and END.
     partitions: int = 1
-    #: Of worker and client (ms). None is their default.
+    #: Of worker and client (s). None is their default.
     commit_interval: float | None = None
 
 
@@ -133,8 +133,7 @@ class Worker(NoRelay):
         self._options: dict[str, Any] = {**_DEFAULTS, "metrics_port": self._port}
         self.service = {"namespace": bridge.namespace}
         if settings.commit_interval is not None:
-            self._options["commit_interval"] = round(settings.commit_interval)
-            self.service["commit_interval"] = settings.commit_interval / 1e3
+            self._options["commit_interval"] = self.service["commit_interval"] = settings.commit_interval
         self._worker: WorkerProcess | None = None
 
     @property

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from txbridge.core.half_copies import check_headers, coordinates, copy_headers, delivered_copies, parse_coordinates
-from txbridge.core.half_message import HalfMessage, _envelope, half_headers, parse_half
+from txbridge.core.half_message import (
+    HalfMessage,
+    _envelope,
+    check_headers,
+    coordinates,
+    copy_headers,
+    delivered_copies,
+    half_headers,
+    parse_coordinates,
+    parse_half,
+)
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
 

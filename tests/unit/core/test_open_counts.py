@@ -7,8 +7,7 @@ from dataclasses import replace
 from tests.support.partition_builder import COMMIT, ROLLBACK, UNKNOWN, Partition, end, entry, resume
 from txbridge.core import open_messages
 from txbridge.core.decision_record import Source
-from txbridge.core.plan.effects import Decisions
-from txbridge.core.states import TransactionState
+from txbridge.core.states import Event, TransactionState
 
 
 def test_a_draft_counts_what_each_source_has_decided():
@@ -23,12 +22,12 @@ def test_a_draft_counts_what_each_source_has_decided():
         resume(3, 4),
     )
     assert draft.decisions == {
-        Source.CLIENT: Decisions(entries=5, commits=3, rollbacks=1),
-        Source.CHECK: Decisions(entries=1, commits=1),
-        Source.OPERATOR: Decisions(entries=1, rollbacks=1),
-        Source.RESUME: Decisions(),
+        (Source.CLIENT, Event.COMMIT): 3,
+        (Source.CLIENT, Event.ROLLBACK): 1,
+        (Source.CLIENT, Event.UNKNOWN): 1,
+        (Source.CHECK, Event.COMMIT): 1,
+        (Source.OPERATOR, Event.ROLLBACK): 1,
     }
-    assert draft.decisions[Source.CLIENT].unknowns == 1
     assert len(draft.refused) == 2
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.partition_builder import COMMIT, UNKNOWN, Partition, end, entry, id_of
 from txbridge.core import dedup
 from txbridge.core.decision_record import Source
+from txbridge.core.half_message import Reply, is_reply, parse_reply, reply_headers
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.reply_record import Reply, is_reply, parse_reply, reply_headers
 from txbridge.core.states import TransactionState
 
 NOW, DUE, LATER = 2_000, 90_000, 200_000

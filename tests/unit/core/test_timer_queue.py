@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txbridge.core.timer_queue import TimerQueue
+from txbridge.core.timers import TimerQueue
 
 
 class Dues:

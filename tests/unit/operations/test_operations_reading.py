@@ -17,7 +17,6 @@ from tests.support.client_fakes import FakeRecord
 from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
 from tests.support.partition_builder import POLICY, id_of
 from txbridge.core.checkpoint import Checkpoint, Mark, offset_headers
-from txbridge.core.decision_record import Decision
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names
@@ -334,7 +333,7 @@ def test_a_command_that_is_stored_is_no_failure_when_kafka_cannot_be_read_then(
 
     monkeypatch.setattr(commands, "wait_applied", away)
     logs.prepare(0)
-    answer = resolve(CONNECTION, "0:0", Decision.ROLLBACK, **WORDS)
+    answer = resolve(CONNECTION, "0:0", Action.ROLLBACK, **WORDS)
     assert (answer.result, answer.end_offset, written) == (Result.STORED, 0, [[0]])
     assert "its result could not be read: Kafka cannot be reached; all brokers are down. Do not" in answer.detail
 
@@ -343,20 +342,20 @@ def test_a_rollback_needs_no_body(logs: Logs, written: list[list[int]]) -> None:
     logs.park(at(logs.prepare(0), PENDING))
     logs.checkpoint(0, half=1)
     logs.stuck.add((NAMES.half, 0))
-    one = resolve(CONNECTION, "0:0", Decision.ROLLBACK, **WORDS, timeout_s=0)
+    one = resolve(CONNECTION, "0:0", Action.ROLLBACK, **WORDS, timeout_s=0)
     [many] = resolve_all(CONNECTION, Action.ROLLBACK, Selection(), **WORDS, timeout_s=0)
     assert (one.result, many.result, written) == (Result.STORED, Result.STORED, [[0], [0]])
 
 
 def test_a_commit_looks_for_the_body_and_keeps_no_key(logs: Logs, written: list[list[int]]) -> None:
     logs.prepare(0, key=b"customer 42")
-    one = resolve(CONNECTION, "0:0", Decision.COMMIT, **WORDS, timeout_s=0)
+    one = resolve(CONNECTION, "0:0", Action.COMMIT, **WORDS, timeout_s=0)
     [many] = resolve_all(CONNECTION, Action.COMMIT, Selection(), **WORDS, timeout_s=0)
     assert [(answer.result, answer.message.key) for answer in (one, many)] == [(Result.STORED, None)] * 2
     # A record at this offset that is no half message: there is nothing to deliver.
     logs.park(at(logs.append(NAMES.half, 0, b"", []), PENDING))
     logs.checkpoint(0)
-    refused = resolve(CONNECTION, "0:1", Decision.COMMIT, **WORDS, timeout_s=0)
+    refused = resolve(CONNECTION, "0:1", Action.COMMIT, **WORDS, timeout_s=0)
     assert refused.result is Result.REFUSED
     assert refused.detail.startswith("the half topic no longer has its body")
     assert written == [[0], [0]]

@@ -12,9 +12,8 @@ from tests.support.client_fakes import FakeRecord
 from txbridge.client.checks.calls import parse_check
 from txbridge.core.checkpoint import Checkpoint, Cut, Mark, encode_ops, offset_headers, op_headers, parse_op
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
-from txbridge.core.half_copies import check_headers, delivered_copies
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import half_headers, parse_half
+from txbridge.core.half_message import check_headers, delivered_copies, half_headers, parse_half
 from txbridge.core.headers import MalformedRecordError, NewerVersionError
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names

@@ -14,7 +14,7 @@ from tests.simulator.simulation import Simulation
 from tests.support.source import ROOT
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord
 from txbridge.core.fresh_halves import FreshHalves, Run
-from txbridge.core.plan.choice import EndChoice, Slice
+from txbridge.core.plan.choice import EndChoice, EndSlice
 from txbridge.core.plan.draft import Draft
 from txbridge.worker.partitions import PartitionOwner
 from txbridge.worker.transaction.writer import Contents
@@ -147,7 +147,7 @@ def test_what_a_start_needs_is_not_loaded_by_an_import():
 
 PACKAGE = f"{ROOT}/txbridge/"
 #: One decision on its way: the objects that hold it.
-HOLDS = (DecisionEvent, DecisionRecord, FreshHalves, Run, Slice, EndChoice, Draft, Contents)
+HOLDS = (DecisionEvent, DecisionRecord, FreshHalves, Run, EndSlice, EndChoice, Draft, Contents)
 #: On the way as well: Faust is not part of the simulation, and some modules have only bytes and offsets of it.
 BEYOND = {"worker/app.py", "worker/partitions.py", "kafka/partition_reader.py", "core/checkpoint.py"}
 #: A schedule with fresh half messages that are decided together.

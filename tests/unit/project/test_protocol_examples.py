@@ -12,11 +12,18 @@ from tests.support.partition_builder import Partition, end
 from txbridge.client.checks.calls import parse_check
 from txbridge.core.checkpoint import offset_headers
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end, parse_end
-from txbridge.core.half_copies import check_headers, delivered_copies
-from txbridge.core.half_message import HalfMessage, half_headers, parse_half
+from txbridge.core.half_message import (
+    HalfMessage,
+    Reply,
+    check_headers,
+    delivered_copies,
+    half_headers,
+    parse_half,
+    parse_reply,
+    reply_headers,
+)
 from txbridge.core.message_frames import FramedMessage, encode_frames
 from txbridge.core.names import Names
-from txbridge.core.reply_record import Reply, parse_reply, reply_headers
 from txbridge.core.states import TransactionState
 from txbridge.topics.plan import PlanOptions, wanted_topics
 

@@ -295,7 +295,7 @@ def test_a_time_in_the_past_is_no_delay(bridge):
 
 
 def test_a_delay_that_the_worker_refuses_is_set_aside():
-    with MemoryBridge(CheckPolicy(timer_max_delay=1_000)) as bridge:
+    with MemoryBridge(CheckPolicy(longest_delay=1_000)) as bridge:
         result = bridge.start_producer(Answers()).send_message_in_transaction(Message("orders", b"value", delay=3_600))
         assert bridge.read_fate(result) is TransactionState.DISCARDED
         [refused] = bridge.read_discarded()

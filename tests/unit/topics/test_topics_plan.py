@@ -88,7 +88,7 @@ def test_chosen_values():
 )
 def test_the_half_topic_outlives_the_longest_delay_and_the_greatest_age_by_four_days(age_days, delay_days, retention):
     """Without either it is seven days. The longer one counts."""
-    options = PlanOptions(transaction_max_age=age_days * DAY, timer_max_delay=delay_days * DAY)
+    options = PlanOptions(longest_wait=max(age_days, delay_days) * DAY)
     fresh = by_topic(NOTHING, options)
     for topic in (HALF, END, OP):
         assert {change.name: change.new for change in fresh[topic].changes}["retention.ms"] == retention
@@ -135,14 +135,13 @@ def test_larger_values_are_left_alone_and_the_others_follow():
 
 
 def test_retention_covers_the_oldest_message_and_an_outage_of_four_days():
-    for longest in ({"transaction_max_age": 10 * DAY}, {"timer_max_delay": 10 * DAY}):
-        plans = by_topic(seen(), PlanOptions(**longest))
-        assert {topic: one.changes for topic, one in plans.items() if one.changes} == {
-            # Clients and workers start while HALF is longer than the longest wait, and END and OP are as long as HALF.
-            topic: (Change("retention.ms", "604800000", "1209600000", vital=topic == HALF),)
-            for topic in (HALF, END, OP)
-        }
-    assert by_topic(seen(), PlanOptions(transaction_max_age=3 * DAY))[HALF].action is TopicAction.OK
+    plans = by_topic(seen(), PlanOptions(longest_wait=10 * DAY))
+    assert {topic: one.changes for topic, one in plans.items() if one.changes} == {
+        # Clients and workers start while HALF is longer than the longest wait, and END and OP are as long as HALF.
+        topic: (Change("retention.ms", "604800000", "1209600000", vital=topic == HALF),)
+        for topic in (HALF, END, OP)
+    }
+    assert by_topic(seen(), PlanOptions(longest_wait=3 * DAY))[HALF].action is TopicAction.OK
 
 
 def test_partitions_that_differ_are_refused():

@@ -12,8 +12,7 @@ from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import BodyCache
-from txbridge.worker.gates.topic_health import TopicHealth
-from txbridge.worker.turn.bodies import load_bodies
+from txbridge.worker.gates.topic_health import TopicHealth, load_bodies
 
 LOST_ITS_TAIL = "another message stands at its offset in HALF: the log has lost its tail and has grown again"
 OTHERS = {"transaction_id": id_of(99), "group": "payments", "real_topic": "orders.paid"}

@@ -14,7 +14,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import View
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.partition_context import Restored
+from txbridge.worker.partition_context import PartitionState
 
 
 class Kafka(Outside):
@@ -67,7 +67,7 @@ class Log:
         queue = SimpleNamespace(read_position=5, must_park=False, entry=lambda _offset: None)
         checkpoint = SimpleNamespace(read=9, marks={})
         self.state = SimpleNamespace(half_reader=self.kafka, ends=self.kafka, queue=queue, checkpoint=checkpoint)
-        self.log = HalfLog(cast(Restored, self.state), self.kafka, self.kafka, BrokerClock(0, self.kafka))
+        self.log = HalfLog(cast(PartitionState, self.state), self.kafka, self.kafka, BrokerClock(0, self.kafka))
         self.log.take_in = self.kafka.take_in  # type: ignore[method-assign]
 
     def ready(self, *batch: DecisionRecord) -> int:

@@ -27,8 +27,7 @@ from txbridge.client.listener import (
 )
 from txbridge.client.message import MessageExt
 from txbridge.core import names
-from txbridge.core.half_copies import parse_coordinates
-from txbridge.core.half_message import parse_half
+from txbridge.core.half_message import parse_coordinates, parse_half
 from txbridge.core.headers import MalformedRecordError, OurHeaders, whole_number
 from txbridge.core.names import Names, is_reserved_header, short_id
 from txbridge.deadline import Deadline

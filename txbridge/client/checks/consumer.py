@@ -21,9 +21,9 @@ from txbridge.client.base.process import join
 from txbridge.client.checks.calls import CheckRequest, parse_check
 from txbridge.client.kafka.connection import KafkaConnection, create_client
 from txbridge.client.kafka.topic_watch import TopicWatch
+from txbridge.core.half_message import is_reply
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.reply_record import is_reply
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.errors import named
 from txbridge.kafka.headers import headers_of

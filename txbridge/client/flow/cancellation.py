@@ -18,9 +18,9 @@ from txbridge.client.kafka.connection import KafkaConnection, create_client
 from txbridge.client.options import ClientOptions
 from txbridge.client.result import CANCELLABLE, AsyncTransactionSendResult, CancelResult, TransactionSendResult
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
+from txbridge.core.half_message import Reply, is_reply, parse_reply
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import is_transaction_id
-from txbridge.core.reply_record import Reply, is_reply, parse_reply
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka import config as kafka_config

@@ -6,6 +6,7 @@ puts entries back that were taken from the schedules.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -14,12 +15,11 @@ from txbridge.core.decision_record import DecisionEntry, DecisionRecord, Source
 from txbridge.core.dedup import KnownId
 from txbridge.core.fresh_halves import Run
 from txbridge.core.half_entry import HalfEntry
+from txbridge.core.half_message import Reply
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import Slice
-from txbridge.core.plan.effects import Abandoned, Decisions, Obstacle, Refusal
-from txbridge.core.reply_record import Reply
+from txbridge.core.plan.choice import DuePart, EndSlice, KnownSteps, OneByOne, Part
+from txbridge.core.plan.effects import Abandoned, Obstacle, Refusal
 from txbridge.core.states import TRANSITIONS, Event, Outcome, RefusalReason, TransactionState, event_of
-from txbridge.core.steps import DuePart, KnownSteps, OneByOne, Part
 
 
 class Draft:
@@ -76,39 +76,35 @@ class Draft:
         #: Replies to records of END that ask for one, each with the producer group to which it goes.
         self.replies: list[tuple[str, Reply]] = []
         self.entries = 0
-        #: Counts of the END entries that were not refused, by source. UNKNOWN is among them, although it has no effect.
-        self.decisions: dict[Source, Decisions] = {}
+        #: Number of the END entries that were not refused. UNKNOWN is among them, although it has no effect.
+        self.decisions: Counter[tuple[Source, Event]] = Counter()
         #: Number of messages delivered, by the append time (ms) of their END.
         self.delivered_since: dict[int, int] = {}
 
-    def apply_end(self, part: Slice, obstacle: Obstacle) -> None:
+    def apply_end(self, part: EndSlice, obstacle: Obstacle) -> None:
         """Apply the next entries of END, all of one END record, one by one."""
         record, start, stop, _ = part
         is_whole = part.is_whole
         entries = record.entries if is_whole and not start else record.entries[start:stop]
         # Counted for the part as a whole: this loop runs 60,000 times a second.
-        delivered, rolled_back = len(self.deliver), len(self.rolled_back)
-        held, resumed, refused = len(self.held), len(self.resumed), len(self.refused)
-        abandoned, scheduled = len(self.abandoned), len(self.scheduled)
+        delivered, applied = len(self.deliver), list[Event]()
         self.entries += len(entries)
         if record.source is Source.FIND:
             # A question, and no decision.
             entries = ()
         for entry in entries:
-            reason = self._apply_entry(record, entry, obstacle)
-            if reason is not None:
+            event = event_of(entry.decision, record.source)
+            reason = self._apply_entry(record, entry, event, obstacle)
+            if reason is None:
+                applied.append(event)
+            else:
                 self.refused.append(Refusal(record.offset, record.source, entry, reason))
         if record.reply is not None:
             self._note_reply(record, record.reply)
         self.next_end, self.next_entry = (record.offset + 1, 0) if is_whole else (record.offset, stop)
-        decisions = self.decisions.setdefault(record.source, Decisions())
-        delivered = len(self.deliver) - delivered
-        decisions.commits += delivered + len(self.held) - held + len(self.scheduled) - scheduled
-        decisions.rollbacks += len(self.rolled_back) - rolled_back
-        decisions.resumes += len(self.resumed) - resumed
-        decisions.abandons += len(self.abandoned) - abandoned
-        decisions.entries += len(entries) - (len(self.refused) - refused)
-        self._note_delivered(record, delivered)
+        for event in set(applied):
+            self.decisions[record.source, event] += applied.count(event)
+        self._note_delivered(record, len(self.deliver) - delivered)
 
     def _note_reply(self, record: DecisionRecord, name: str) -> None:
         """Note the state in which a record leaves the transaction that its one entry names.
@@ -156,10 +152,10 @@ class Draft:
         self.bytes += run.size
         self.entries += len(record.entries)
         self.next_end, self.next_entry = record.offset + 1, 0
-        decisions = self.decisions.setdefault(record.source, Decisions())
-        decisions.entries += len(record.entries)
-        decisions.commits += len(commits)
-        decisions.rollbacks += len(rollbacks)
+        unknowns = len(record.entries) - len(commits) - len(rollbacks)
+        counts = (Event.COMMIT, len(commits)), (Event.ROLLBACK, len(rollbacks)), (Event.UNKNOWN, unknowns)
+        for event, count in counts:
+            self.decisions[record.source, event] += count
         self._note_delivered(record, len(commits))
 
     def skip_end(self, next_end: int) -> None:
@@ -167,11 +163,12 @@ class Draft:
         if next_end > self.next_end:
             self.next_end, self.next_entry = next_end, 0
 
-    def _apply_entry(self, record: DecisionRecord, command: DecisionEntry, obstacle: Obstacle) -> RefusalReason | None:
+    def _apply_entry(
+        self, record: DecisionRecord, command: DecisionEntry, event: Event, obstacle: Obstacle
+    ) -> RefusalReason | None:
         offset = self.queue.first_of(command.half_offset)
         if offset != command.half_offset:
             self._copies_named.add(command.half_offset)
-        event = event_of(command.decision, record.source)
         entry = self._open_entry(offset)
         if entry is None:
             return self._refuse_finished(offset, record.group, command.transaction_id, event)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from txbridge.core import names
 from txbridge.core.decision_record import DecisionEntry, Source
-from txbridge.core.half_copies import copy_headers
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage
+from txbridge.core.half_message import HalfMessage, copy_headers
 from txbridge.core.names import Headers
 from txbridge.core.states import RefusalReason
 
@@ -48,24 +47,6 @@ class Abandoned:
     operator: str | None
     reason: str | None
     source: Source = Source.ABANDON
-
-
-@dataclass(slots=True)
-class Decisions:
-    """Number of END entries of one source that were not refused."""
-
-    #: All of them.
-    entries: int = 0
-    #: Held and scheduled messages included.
-    commits: int = 0
-    rollbacks: int = 0
-    resumes: int = 0
-    abandons: int = 0
-
-    @property
-    def unknowns(self) -> int:
-        """Entries that decided nothing."""
-        return self.entries - self.commits - self.rollbacks - self.resumes - self.abandons
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ from txbridge.core.decision_record import DecisionRecord, Source
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, Room, Slice, TransactionSize, Waiting
+from txbridge.core.plan.choice import ROUND_LIMIT, EndChoice, EndSlice, KnownSteps, Room, TransactionSize, Waiting
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import EXPIRED, MAX_CHECKS, InTurn, MalformedRecord, Obstacle
 from txbridge.core.states import TransactionState
-from txbridge.core.steps import KnownSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +271,7 @@ class TurnPlanner:
         draft.park_entries(min(PARK_LIMIT, limits.entries), grown_old=due_round is not None)
         return draft
 
-    def _decide_part(self, part: Slice, draft: Draft) -> None:
+    def _decide_part(self, part: EndSlice, draft: Draft) -> None:
         if part.run is not None:
             if self._gates.are_clear(part.run.topics):
                 draft.apply_run(part.run)

@@ -16,16 +16,14 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Me
 from txbridge.client.message import now_ms
 from txbridge.core.check_policy import CheckPolicy
 from txbridge.core.decision_record import DecisionRecord, parse_end
-from txbridge.core.half_copies import check_headers
 from txbridge.core.half_entry import HalfEntry
-from txbridge.core.half_message import HalfMessage, parse_half
+from txbridge.core.half_message import HalfMessage, Reply, check_headers, parse_half
 from txbridge.core.half_queue import HalfQueue
 from txbridge.core.names import Headers, Names, topics_of
 from txbridge.core.plan.choice import ROUND_LIMIT, Limits, Room, TransactionSize
 from txbridge.core.plan.draft import Draft
 from txbridge.core.plan.effects import MalformedRecord, abandoned_headers, given_up_headers
 from txbridge.core.plan.planner import DueRound, TurnPlanner
-from txbridge.core.reply_record import Reply
 from txbridge.core.states import TransactionState
 from txbridge.kafka.topic_lookup import partition_problem
 

@@ -24,8 +24,8 @@ from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import CANCELLABLE, CancelResult
 from txbridge.client.several_messages import Several
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
+from txbridge.core.half_message import Reply
 from txbridge.core.names import Names
-from txbridge.core.reply_record import Reply
 from txbridge.deadline import Deadline
 from txbridge.errors import EnvironmentProblemError, UsageError
 from txbridge.kafka.errors import MSG_TIMED_OUT

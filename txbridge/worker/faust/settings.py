@@ -201,8 +201,8 @@ class TolerantConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # F
         consumer._subscription._fetch_count += 1  # noqa: SLF001 - no interval is long enough
         consumer._client._bootstrap_servers = self.app.settings.librdkafka[BOOTSTRAP_SERVERS]  # noqa: SLF001
         pace_metadata(consumer._client)  # noqa: SLF001
-        if interval_ms := self.app.settings.commit_interval:
-            pace_fetches(consumer._client, min(interval_ms / 1000, _LONGEST_FETCH_REST_S))  # noqa: SLF001
+        if interval := self.app.settings.commit_interval:
+            pace_fetches(consumer._client, min(interval, _LONGEST_FETCH_REST_S))  # noqa: SLF001
         return consumer
 
     async def _fetch_records(self, consumer: Any, active_partitions: Any, **arguments: Any) -> Any:

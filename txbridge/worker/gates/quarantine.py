@@ -50,7 +50,7 @@ class Probe(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Ward:
+class _RefusingTopic:
     """A topic in quarantine."""
 
     reason: str = ""
@@ -94,106 +94,112 @@ class Quarantine:
 
     def __init__(self, outside: Outside = OUTSIDE) -> None:
         self._outside = outside
-        self._wards: dict[str, _Ward] = {}
+        self._refusing: dict[str, _RefusingTopic] = {}
         self._rests_until = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._wards)
+        return bool(self._refusing)
 
     def __contains__(self, topic: str) -> bool:
         """Whether messages for this topic have to be looked at one by one."""
-        return topic in self._wards
+        return topic in self._refusing
 
     def reason_to_hold(self, topics: Iterable[str]) -> str | None:
         """Reason to hold a new commit for these topics, or None."""
         now = self._outside.monotonic()
         for topic in topics:
-            ward = self._wards.get(topic)
-            if ward is not None and ward.is_closed(now):
-                return ward.reason
+            refusing = self._refusing.get(topic)
+            if refusing is not None and refusing.is_closed(now):
+                return refusing.reason
         return None
 
     def let_wait(self, offset: int, topics: Iterable[str]) -> str | None:
         """Let a held message wait for a probe. Returns why it may not go with others; None if it may."""
-        wards = [self._wards[topic] for topic in topics if topic in self._wards]
-        if not wards:
+        found = [self._refusing[topic] for topic in topics if topic in self._refusing]
+        if not found:
             return None
         # Of several topics, it waits for one that has refused something.
-        ward = min(wards, key=lambda one: (offset not in one.refused, one.is_suspected))
-        now = ward.used = self._outside.monotonic()
-        if (reason := ward.refused.get(offset)) is not None:
-            ward.again[offset] = None
+        refusing = min(found, key=lambda one: (offset not in one.refused, one.is_suspected))
+        now = refusing.used = self._outside.monotonic()
+        if (reason := refusing.refused.get(offset)) is not None:
+            refusing.again[offset] = None
             return reason
-        if len(ward.waiting) < _MOST_WAITING:
-            ward.waiting[offset] = None
-        return ward.reason if now < ward.paused_until else InTurn(ward.reason)
+        if len(refusing.waiting) < _MOST_WAITING:
+            refusing.waiting[offset] = None
+        return refusing.reason if now < refusing.paused_until else InTurn(refusing.reason)
 
     def next_probe(self) -> Probe | None:
         """The messages to try now, or None. Topics take turns."""
-        if not self._wards:
+        if not self._refusing:
             return None
         now = self._outside.monotonic()
-        for topic, ward in sorted(self._wards.items(), key=lambda item: not item[1].is_suspected):
-            if now < self._next_try_of(ward):
+        for topic, refusing in sorted(self._refusing.items(), key=lambda item: not item[1].is_suspected):
+            if now < self._next_try_of(refusing):
                 continue
-            waiting, together = (ward.waiting, ward.together) if ward.waiting else (ward.again, ward.retried_together)
-            self._wards[topic] = self._wards.pop(topic)
+            waiting, together = (
+                (refusing.waiting, refusing.together)
+                if refusing.waiting
+                else (refusing.again, refusing.retried_together)
+            )
+            self._refusing[topic] = self._refusing.pop(topic)
             return Probe(topic, list(islice(waiting, together)))
         return None
 
     @property
     def next_try(self) -> float:
         """Monotonic time (s) of the next probe; infinite while no message waits for one."""
-        return min(map(self._next_try_of, self._wards.values()), default=inf)
+        return min(map(self._next_try_of, self._refusing.values()), default=inf)
 
-    def _next_try_of(self, ward: _Ward) -> float:
-        if not (ward.waiting or ward.again):
+    def _next_try_of(self, refusing: _RefusingTopic) -> float:
+        if not (refusing.waiting or refusing.again):
             return inf
         return max(
-            ward.paused_until, -inf if ward.waiting else ward.retry_at, -inf if ward.is_suspected else self._rests_until
+            refusing.paused_until,
+            -inf if refusing.waiting else refusing.retry_at,
+            -inf if refusing.is_suspected else self._rests_until,
         )
 
     def next_checks(self, topics: AbstractSet[str]) -> tuple[str, int] | None:
         """One of these check topics that is closed and may be tried now, and the number of checks to try. Or None."""
         now = self._outside.monotonic()
-        if not self._wards or now < self._rests_until:
+        if not self._refusing or now < self._rests_until:
             return None
-        for topic, ward in self._wards.items():
-            if topic in topics and ward.is_closed(now) and now >= ward.paused_until:
-                self._wards[topic] = self._wards.pop(topic)
-                return topic, ward.together
+        for topic, refusing in self._refusing.items():
+            if topic in topics and refusing.is_closed(now) and now >= refusing.paused_until:
+                self._refusing[topic] = self._refusing.pop(topic)
+                return topic, refusing.together
         return None
 
     def block_topic(self, topic: str, reason: str) -> float:
         """Try nothing with a topic that takes no record. Returns the monotonic time (s) until which."""
-        now, ward = self._outside.monotonic(), self._ward_of(topic, reason)
+        now, refusing = self._outside.monotonic(), self._refusing_topic(topic, reason)
         # A random factor: if several topics were blocked because one of them is at fault, they must not return
         # together.
-        ward.paused_until = now + ward.blocking.next() * self._outside.uniform(0.5, 1.5)
-        ward.is_blocked, ward.together = True, 1
-        return ward.paused_until
+        refusing.paused_until = now + refusing.blocking.next() * self._outside.uniform(0.5, 1.5)
+        refusing.is_blocked, refusing.together = True, 1
+        return refusing.paused_until
 
     def close_topic(self, topic: str, reason: str, culprits: Mapping[int, str]) -> None:
         """Hold new commits for a topic that has refused a record among those of others.
 
         `culprits`: reasons by half offset, as far as it is known which messages were refused.
         """
-        self._ward_of(topic, reason).close_anew(self._outside.monotonic())
+        self._refusing_topic(topic, reason).close_anew(self._outside.monotonic())
         for offset, why in culprits.items():
             self.set_apart(topic, offset, why)
 
     def suspect_topic(self, topic: str, reason: str) -> None:
         """Hold new commits for a topic until it has taken something: it may be the one that refuses records."""
-        if topic not in self._wards:
-            ward = self._ward_of(topic, reason)
-            ward.is_suspected = ward.is_blocked = True
+        if topic not in self._refusing:
+            refusing = self._refusing_topic(topic, reason)
+            refusing.is_suspected = refusing.is_blocked = True
 
     def set_apart(self, topic: str, offset: int, reason: str) -> None:
         """Let a message be tried only after those that its topic may take."""
-        ward = self._ward_of(topic, reason)
-        ward.waiting.pop(offset, None)
-        if len(ward.refused) < _MOST_WAITING:
-            ward.refused[offset] = reason
+        refusing = self._refusing_topic(topic, reason)
+        refusing.waiting.pop(offset, None)
+        if len(refusing.refused) < _MOST_WAITING:
+            refusing.refused[offset] = reason
 
     def note_probe_refused(
         self, topic: str, reason: str, offsets: list[int], culprits: Mapping[int, str], seconds: float
@@ -202,12 +208,12 @@ class Quarantine:
 
         The probe took so many seconds. A single message is the culprit.
         """
-        now, ward = self._outside.monotonic(), self._ward_of(topic, reason)
-        for other in self._wards.values():
-            for offset in offsets if other is not ward else ():
+        now, refusing = self._outside.monotonic(), self._refusing_topic(topic, reason)
+        for other in self._refusing.values():
+            for offset in offsets if other is not refusing else ():
                 if offset in other.waiting:
                     del other.waiting[offset]
-                    ward.waiting[offset] = None
+                    refusing.waiting[offset] = None
                 elif offset in other.again:
                     # Both have refused it before. It comes again when it is due.
                     del other.again[offset]
@@ -215,23 +221,23 @@ class Quarantine:
         suspects = 0 if culprits else len(offsets)
         if len(offsets) == 1:
             culprits = {offsets[0]: reason}
-        if ward.refused.keys().isdisjoint(offsets):
+        if refusing.refused.keys().isdisjoint(offsets):
             self.probe_refused(topic, reason, suspects, seconds)
         else:
             # They were refused before. Others have their turn, after a pause.
             self._rest(seconds)
-            ward.retry_at, ward.retried_together = now + ward.retrying.next(), 1
+            refusing.retry_at, refusing.retried_together = now + refusing.retrying.next(), 1
             for offset in offsets:
-                ward.again.pop(offset, None)
+                refusing.again.pop(offset, None)
         for offset, why in culprits.items():
             self.set_apart(topic, offset, why)
 
     def probe_refused(self, topic: str, reason: str, suspects: int, seconds: float) -> None:
         """Note that a topic has refused a probe with so many records that may be the culprit, or none."""
-        ward = self._ward_of(topic, reason)
-        ward.close_anew(self._outside.monotonic())
+        refusing = self._refusing_topic(topic, reason)
+        refusing.close_anew(self._outside.monotonic())
         # Culprits are named only if a batch has several. So larger probes find more of them at once.
-        ward.together = max(1, min(ward.together, suspects) // _STEP) if suspects else _MOST_TOGETHER
+        refusing.together = max(1, min(refusing.together, suspects) // _STEP) if suspects else _MOST_TOGETHER
         self._rest(seconds)
 
     def _rest(self, seconds: float) -> None:
@@ -241,40 +247,40 @@ class Quarantine:
 
     def note_taken(self, topic: str, offsets: Iterable[int]) -> None:
         """Note that a topic in quarantine has taken a probe with these messages."""
-        ward = self._wards.get(topic)
-        if ward is None:
+        refusing = self._refusing.get(topic)
+        if refusing is None:
             return
-        ward.used = self._outside.monotonic()
-        ward.blocking.reset()
-        ward.together = min(_MOST_TOGETHER, ward.together * _STEP)
-        if any(offset in ward.refused for offset in offsets):
-            ward.retrying.reset()
-            ward.retried_together = min(_MOST_TOGETHER, ward.retried_together * _STEP)
+        refusing.used = self._outside.monotonic()
+        refusing.blocking.reset()
+        refusing.together = min(_MOST_TOGETHER, refusing.together * _STEP)
+        if any(offset in refusing.refused for offset in offsets):
+            refusing.retrying.reset()
+            refusing.retried_together = min(_MOST_TOGETHER, refusing.retried_together * _STEP)
         for offset in offsets:
-            ward.forget_message(offset)
-        if not ward.waiting or ward.together == _MOST_TOGETHER:
-            ward.is_blocked = False
-        if ward.is_suspected and not ward.waiting:
-            del self._wards[topic]
+            refusing.forget_message(offset)
+        if not refusing.waiting or refusing.together == _MOST_TOGETHER:
+            refusing.is_blocked = False
+        if refusing.is_suspected and not refusing.waiting:
+            del self._refusing[topic]
 
     def leave_waiting(self, offsets: Iterable[int]) -> None:
         """Let these messages wait no longer: they cannot be tried now, or are finished."""
-        for ward in self._wards.values():
+        for refusing in self._refusing.values():
             for offset in offsets:
-                ward.forget_message(offset)
+                refusing.forget_message(offset)
 
     def drop_unused(self) -> None:
         """Forget topics that were not used for a while: clients can name any number of topics."""
         now = self._outside.monotonic()
-        self._wards = {
-            topic: ward
-            for topic, ward in self._wards.items()
-            if max(ward.used, ward.closed_until, ward.paused_until) + _UNUSED_S > now
+        self._refusing = {
+            topic: refusing
+            for topic, refusing in self._refusing.items()
+            if max(refusing.used, refusing.closed_until, refusing.paused_until) + _UNUSED_S > now
         }
 
-    def _ward_of(self, topic: str, reason: str) -> _Ward:
-        ward = self._wards.get(topic)
-        if ward is None:
-            ward = self._wards[topic] = _Ward()
-        ward.reason, ward.used = reason, self._outside.monotonic()
-        return ward
+    def _refusing_topic(self, topic: str, reason: str) -> _RefusingTopic:
+        refusing = self._refusing.get(topic)
+        if refusing is None:
+            refusing = self._refusing[topic] = _RefusingTopic()
+        refusing.reason, refusing.used = reason, self._outside.monotonic()
+        return refusing

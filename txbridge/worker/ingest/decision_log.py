@@ -21,7 +21,7 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import headers_of, offset_of
 from txbridge.kafka.partition_reader import STABLE_TIMEOUT_S
 from txbridge.log import get_logger
-from txbridge.worker.partition_context import Restored
+from txbridge.worker.partition_context import PartitionState
 
 #: Most events, and bytes of their values, that may wait. Beyond that the owner reads END itself when it has time: that
 #: is the back-pressure.
@@ -174,7 +174,7 @@ class DecisionInbox:
 class DecisionLog:
     """Records of END that were read and wait to be applied. For the owner's thread; `known_end` is for any thread."""
 
-    def __init__(self, names: Names, state: Restored, inbox: DecisionInbox, outside: Outside = OUTSIDE) -> None:
+    def __init__(self, names: Names, state: PartitionState, inbox: DecisionInbox, outside: Outside = OUTSIDE) -> None:
         self._waiting: deque[DecisionRecord | MalformedRecord] = deque()
         #: END offset behind the last record that was read, and behind markers that follow it.
         self.position = state.queue.next_end
@@ -322,12 +322,4 @@ class DecisionLog:
         self._last = event
 
     def _as_malformed(self, event: DecisionEvent, error: str) -> MalformedRecord:
-        return MalformedRecord(
-            topic=self._topic,
-            partition=self._partition,
-            offset=event.offset,
-            key=event.key,
-            value=event.value,
-            headers=event.headers,
-            error=error,
-        )
+        return MalformedRecord(self._topic, self._partition, event.offset, event.key, event.value, event.headers, error)

@@ -23,7 +23,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.headers import copyable_headers, headers_of_all, offset_of
 from txbridge.kafka.proven_end import EachBroker, proven_end
-from txbridge.worker.partition_context import Restored
+from txbridge.worker.partition_context import PartitionState
 
 #: Records of HALF read at a time, so that a backlog there does not keep decisions waiting.
 HALF_BATCH = 10_000
@@ -73,7 +73,7 @@ class _Unread:
 class HalfLog:
     """Reads HALF of one partition: as far as decisions name it, and ahead of them."""
 
-    def __init__(self, state: Restored, outside: Outside, brokers: EachBroker, clock: BrokerClock) -> None:
+    def __init__(self, state: PartitionState, outside: Outside, brokers: EachBroker, clock: BrokerClock) -> None:
         self._state = state
         self._outside = outside
         self._clock = clock
@@ -208,16 +208,8 @@ class HalfLog:
             self._malformed_bytes += size
 
     def _as_malformed(self, message: Message, headers: Headers, why: _Unread) -> MalformedRecord:
-        return MalformedRecord(
-            topic=self._state.half_reader.topic,
-            partition=self._state.partition,
-            offset=offset_of(message),
-            key=message.key(),
-            value=message.value(),
-            headers=headers,
-            error=why.error,
-            copy_of=why.copy_of,
-        )
+        where = self._state.half_reader.topic, self._state.partition, offset_of(message)
+        return MalformedRecord(*where, message.key(), message.value(), headers, why.error, why.copy_of)
 
     @property
     def most_malformed(self) -> int:

@@ -257,16 +257,8 @@ class WorkerMetrics:
 
     def note_commit(self, draft: Draft, malformed: Iterable[MalformedRecord], seconds: float, now: int) -> None:
         """Count a committed draft. Its Kafka transaction took `seconds`, and `now` is the time (ms) after it."""
-        for source, decisions in draft.decisions.items():
-            for outcome, number in (
-                ("commit", decisions.commits),
-                ("rollback", decisions.rollbacks),
-                ("unknown", decisions.unknowns),
-                ("resume", decisions.resumes),
-                ("abandon", decisions.abandons),
-            ):
-                if number:
-                    self._decisions.labels(outcome, source.value).inc(number)
+        for (source, event), number in (+draft.decisions).items():
+            self._decisions.labels(event.value, source.value).inc(number)
         self._delivered.inc(draft.delivered)
         self._visible.observe_weighted(
             [((now - since) / 1000, number) for since, number in draft.delivered_since.items()]

@@ -14,7 +14,7 @@ from txbridge.kafka.proven_end import proven_end
 from txbridge.log import get_logger
 from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks
 from txbridge.worker.gates.topic_health import TopicHealth
-from txbridge.worker.partition_context import PartitionContext, Restored
+from txbridge.worker.partition_context import PartitionContext, PartitionState
 
 _log = get_logger("txbridge.worker")
 
@@ -37,7 +37,7 @@ _UNPROVEN_S = 30.0
 _TELL_AFTER_S = 30.0
 
 
-class Horizon(NamedTuple):
+class DueWork(NamedTuple):
     """What is due, and what has to be applied before."""
 
     #: A time (ms) at which something was due.
@@ -52,7 +52,7 @@ class CheckRound:
     def __init__(
         self,
         context: PartitionContext,
-        state: Restored,
+        state: PartitionState,
         topics: TopicHealth,
         refused_checks: RefusedChecks,
         size: TransactionSize,
@@ -72,10 +72,10 @@ class CheckRound:
         self._probe: tuple[str, int] | None = None
         self._may_probe = True
         self._next_round = 0.0
-        self._due: Horizon | None = None
+        self._due: DueWork | None = None
         # The same for discards, with a proven end of END.
         self._brokers = context.brokers
-        self._proven: Horizon | None = None
+        self._proven: DueWork | None = None
         self._discard_as_of: int | None = None
         self._next_proof = 0.0
         self._unproven_since: float | None = None
@@ -112,7 +112,7 @@ class CheckRound:
         if end is None:
             self._watch.round_waits("Kafka has to say where END ends")
         else:
-            self._due = Horizon(now, end)
+            self._due = DueWork(now, end)
             self._prove_end(now)
 
     def _prove_end(self, now: int) -> None:
@@ -125,7 +125,7 @@ class CheckRound:
         end = proven_end(self._brokers, self._names.end, self._state.partition)
         self._next_proof = self._outside.monotonic() + _PROVE_EVERY_S
         if end is not None:
-            self._proven, self._unproven_since = Horizon(now, end), None
+            self._proven, self._unproven_since = DueWork(now, end), None
         elif self._unproven_since is None:
             self._unproven_since = monotonic
         elif monotonic - self._unproven_since > _UNPROVEN_S:

@@ -18,7 +18,7 @@ from txbridge.worker.gates.quarantine import Probe
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
-from txbridge.worker.partition_context import PartitionContext, Restored
+from txbridge.worker.partition_context import PartitionContext, PartitionState
 from txbridge.worker.turn.check_round import ROUND_S, CheckRound
 from txbridge.worker.turn.committer import Committer
 
@@ -42,7 +42,7 @@ _SETTLE_S = 60.0
 class CommitLoop:
     """Turns decisions and due times into Kafka transactions. Runs in the owner's thread."""
 
-    def __init__(self, context: PartitionContext, state: Restored, decision_log: DecisionLog) -> None:
+    def __init__(self, context: PartitionContext, state: PartitionState, decision_log: DecisionLog) -> None:
         self._context = context
         self._state = state
         self._outside = context.outside
@@ -180,7 +180,7 @@ class CommitLoop:
         malformed = [*self._half.load_malformed(draft.malformed), *choice.malformed]
         if self._commit(draft, malformed):
             self._written_at = self._outside.monotonic()
-            self._next_begin = began + self._context.commit_interval_ms / 1000
+            self._next_begin = began + self._context.commit_interval
             self._round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()

@@ -30,14 +30,12 @@ from txbridge.kafka.errors import (
 from txbridge.log import get_logger
 from txbridge.worker.gates.group_liveness import RefusedChecks
 from txbridge.worker.gates.quarantine import Probe
-from txbridge.worker.gates.topic_health import TopicHealth
+from txbridge.worker.gates.topic_health import TopicHealth, load_bodies
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
-from txbridge.worker.partition_context import PartitionContext, Restored
-from txbridge.worker.takeover.state_reader import StateReader
-from txbridge.worker.transaction.writer import Contents, Receipt
-from txbridge.worker.turn.bodies import load_bodies
-from txbridge.worker.turn.log_lines import log_effects, log_fields
+from txbridge.worker.partition_context import PartitionContext, PartitionState
+from txbridge.worker.takeover.restore import StateReader
+from txbridge.worker.transaction.writer import Contents, Receipt, log_effects, log_fields
 
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1
@@ -58,7 +56,7 @@ class Committer:
     def __init__(
         self,
         context: PartitionContext,
-        state: Restored,
+        state: PartitionState,
         half_log: HalfLog,
         decision_log: DecisionLog,
         topics: TopicHealth,
