@@ -38,7 +38,7 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         else:
             why = _why_not(half, topics, draft)
         if why is not None:
-            topics.note_refusal(entry, why)
+            topics.note_refusal(entry.topics[0], entry.offset, why)
             undeliverable = True
     if undeliverable:
         return None
