@@ -203,7 +203,7 @@ def test_p8_a_message_larger_than_the_workers_queue_is_held_and_named(bridge: Br
 
 
 def test_p8_a_topic_of_several_messages_does_not_pay_for_others_that_refuse(bridge: Bridge) -> None:
-    """Ten topics refuse one of two messages each. The topic of the other one is among those that are suspected."""
+    """Ten topics refuse one of two messages each. The topic of the other one goes on without them."""
     good = bridge.create_topic("good", 1)
     bad = [bridge.create_topic(f"bad-{number}", 1, max_message_bytes="3000") for number in range(10)]
     pairs = [[Framed(good, b"k", b"held"), Framed(topic, b"k", random.randbytes(4_000))] for topic in bad * 8]

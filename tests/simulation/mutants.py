@@ -45,7 +45,8 @@ from txbridge.kafka.errors import AbortedError, IndefiniteError
 from txbridge.kafka.fenced_producer import EndTxnWatch
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import LATEST, EachBroker
-from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks, _Group
+from txbridge.worker.gates.group_liveness import GroupLiveness, _Group
+from txbridge.worker.gates.lanes import TopicLanes
 from txbridge.worker.ingest import half_log
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.partitions import PartitionOwner
@@ -480,7 +481,7 @@ MUTANTS |= {
     # A take-over does not read the parked entries.
     "parked_entries_forgotten": put(HalfQueue, "restore_parked", lambda _self, _parked: None),
     # A former defect of parked messages: a check that its topic refuses is offered again at once, endlessly.
-    "a_refused_check_has_no_back_off": put(RefusedChecks, "obstacle_of_check", lambda _self, _entry, _topic: None),
+    "a_refused_check_has_no_back_off": put(TopicLanes, "obstacle_of_check", lambda *_: None),
     # One broker that takes itself for the leader decides that HALF does not hold an offset.
     "absence_by_the_word_of_one_broker": put(half_log, "proven_end", _end_of_one),
     # Messages are discarded once END is applied up to the end that one self-declared leader knows.

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from tests.support.partition_builder import COMMIT, Partition, end, entry, half, id_of
-from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.names import Names
 from txbridge.kafka.body_cache import BodyCache
@@ -24,8 +23,8 @@ class Refusals:
     def __init__(self) -> None:
         self.told: list[tuple[int, str]] = []
 
-    def note_refusal(self, one: HalfEntry, why: str) -> None:
-        self.told.append((one.offset, why))
+    def note_refusal(self, _topic: str, offset: int, why: str) -> None:
+        self.told.append((offset, why))
 
     def refusal_of(self, *_: object) -> None:
         return None

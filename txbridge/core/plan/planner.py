@@ -38,7 +38,7 @@ class DueRound:
     most_discards: int
     #: Check topics of the live groups.
     topics: set[str]
-    #: Whether it is for a check topic in quarantine, and must go apart from everything else.
+    #: Whether it is for a closed check topic, and must go apart from everything else.
     is_probe: bool
 
 

@@ -13,7 +13,6 @@ from txbridge.core.half_message import HalfMessage, half_headers
 from txbridge.core.names import CHECK_TOPIC, Names
 from txbridge.core.plan.choice import Room
 from txbridge.core.plan.draft import Draft
-from txbridge.core.states import TransactionState
 from txbridge.kafka.admin import KafkaCluster
 from txbridge.kafka.body_cache import BodyCache
 from txbridge.kafka.config import BATCH_BYTES
@@ -21,11 +20,8 @@ from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.errors import UnansweredError
 from txbridge.kafka.topic_lookup import DENIED, TOO_LARGE, LookedUpTopic, TopicMemory, partition_problem
 from txbridge.log import get_logger
-from txbridge.worker.gates.quarantine import Quarantine
+from txbridge.worker.gates.lanes import TopicLanes
 
-#: After a refusal the messages of a topic are compared with its rules, one by one, for this long (s) after the last one
-#: that breaks them. Without an end, the fast path for fresh messages would stay off.
-_STRICT_S = 20.0
 #: Bytes of a batch beyond its records, rounded up.
 _BATCH_ROOM = 100
 #: Most flushes that topics with a small max.message.bytes may cost one Kafka transaction: 500 take about a second.
@@ -39,8 +35,8 @@ _DROP_EVERY_S = 1.0
 _log = get_logger("txbridge.worker")
 
 
-#: Key, timestamp (ms) and size (bytes) of a record.
-RecordFacts = tuple[bytes | None, int, int]
+#: Half offset, key, timestamp (ms) and size (bytes) of a record.
+RecordFacts = tuple[int, bytes | None, int, int]
 
 
 class TopicHealth:
@@ -56,18 +52,12 @@ class TopicHealth:
         self._cluster = cluster
         self._memory = memory
         self._batch_bytes = batch_bytes
-        self.quarantine = Quarantine(outside)
+        self.lanes = TopicLanes()
         self._topics: dict[str, LookedUpTopic] = {}
         #: Monotonic time (s) of the next drop of old entries.
         self._next_drop = 0.0
         #: Check topics whose missing right was logged, with the monotonic time (s) at which that is forgotten.
         self._denied: dict[str, float] = {}
-        #: Reasons by half offset, for messages that cannot be delivered and are not held yet.
-        self._refused: dict[int, str] = {}
-        #: Topics whose messages are compared with their rules, and the monotonic time (s) until which.
-        self._strict: dict[str, float] = {}
-        #: By such a topic, the smallest size (bytes) of a message that it has refused as too large.
-        self._too_large: dict[str, int] = {}
         #: Bytes of records that may go together, by topic, for topics that take fewer than a batch has.
         self.limits: Mapping[str, int] = {}
         self._flushes_left = _MOST_FLUSHES
@@ -102,11 +92,9 @@ class TopicHealth:
         """Drop entries that say nothing any more: clients can name any number of topics, and topics come and go."""
         self._next_drop = now + _DROP_EVERY_S
         self._topics = {topic: answer for topic, answer in self._topics.items() if answer.until > now}
-        self._strict = {topic: until for topic, until in self._strict.items() if until > now}
         self._denied = {topic: until for topic, until in self._denied.items() if until > now}
-        self._too_large = {topic: size for topic, size in self._too_large.items() if topic in self._strict}
         self._find_limits()
-        self.quarantine.drop_unused()
+        self.lanes.drop_unused(now)
 
     def _find_limits(self) -> None:
         self.limits = {
@@ -131,9 +119,11 @@ class TopicHealth:
 
     def is_open(self, topic: str) -> bool:
         """Whether Kafka was asked about this topic, and it takes records now."""
-        return (
-            topic in self._topics and self.problem_of(topic) is None and self.quarantine.reason_to_hold([topic]) is None
-        )
+        return topic in self._topics and self.why_closed(topic) is None
+
+    def why_closed(self, topic: str) -> str | None:
+        """Reason why this topic takes nothing among the records of others, or None."""
+        return self.problem_of(topic) or self.lanes.reason_to_hold([topic], self._outside.monotonic())
 
     def problem_of_partition(self, topic: str, partition: int) -> str | None:
         """Reason why nothing can be written to this partition of an existing topic as of the last look-up, or None."""
@@ -148,7 +138,7 @@ class TopicHealth:
     @property
     def room(self) -> Room | None:
         """Function to call for each message before it is drafted; None when there is room for all."""
-        return self._has_room if self.limits or self.quarantine else None
+        return self._has_room if self.limits or self.lanes else None
 
     def _has_room(self, entry: HalfEntry) -> bool | None:
         """Whether this draft may hold one more message of its topics; None if one takes nothing. Uses up the room."""
@@ -157,7 +147,7 @@ class TopicHealth:
             known = self._topics.get(topic)
             if known is not None and known.problem is not None and known.until > now:
                 return None
-        if self.quarantine.reason_to_hold(topics) is not None:
+        if self.lanes.reason_to_hold(topics, now) is not None:
             return None
         limits = [self.limits[topic] for topic in topics if topic in self.limits]
         if limits:
@@ -173,28 +163,24 @@ class TopicHealth:
         A message that its topic has refused is not fresh any more.
         """
         return not any(
-            topic in self.limits
-            or topic in self._strict
-            or topic in self.quarantine
-            or self.problem_of(topic) is not None
-            for topic in topics
+            topic in self.limits or topic in self.lanes or self.problem_of(topic) is not None for topic in topics
         )
 
     def obstacle_of_new(self, entry: HalfEntry) -> str | None:
         """Reason why a newly committed message cannot be delivered now, or None."""
-        why = self._refused.get(entry.offset) if self._refused else None
-        why = why or self.problem_of_any(entry) or self._size_problem(entry)
-        return self.quarantine.reason_to_hold(entry.topics) if why is None and self.quarantine else why
+        if not self.lanes:
+            return self.problem_of_any(entry) or self._size_problem(entry)
+        topics, now = entry.topics, self._outside.monotonic()
+        why = self.lanes.refusal_of(entry.offset, topics) or self.problem_of_any(entry) or self._size_problem(entry)
+        return why or self.lanes.reason_to_hold(topics, now)
 
     def obstacle_of_held(self, entry: HalfEntry) -> str | None:
         """Reason why a held message cannot be delivered now, or None. It may wait for a probe then."""
-        if (why := self._refused.pop(entry.offset, None)) is not None:
-            return why
-        why = self.problem_of_any(entry)
+        why, now = self.problem_of_any(entry), self._outside.monotonic()
         if why is None and (why := self._size_problem(entry)) is not None:
             # Compressed, it may be small enough, and the limit may be raised.
-            self.quarantine.set_apart(entry.real_topic, entry.offset, why)
-        waits = self.quarantine.let_wait(entry.offset, entry.topics) if self.quarantine else None
+            self.lanes.lane_of(entry.real_topic, why, now).set_apart(entry.offset, why)
+        waits = self.lanes.let_wait(entry.offset, entry.topics, now)
         return why or waits
 
     def problem_of_any(self, entry: HalfEntry) -> str | None:
@@ -209,36 +195,35 @@ class TopicHealth:
         None for several messages: their sum says nothing about each.
         """
         topic = entry.real_topic
-        if entry.messages > 1 or not (topic in self.limits or topic in self._strict):
+        if entry.messages > 1 or not (topic in self.limits or topic in self.lanes):
             return None
         if (known := self._topics.get(topic)) is None:
             return None
-        limits = (known.rules.largest_batch, self._too_large.get(topic, sys.maxsize) - 1)
+        limits = (known.rules.largest_batch, self.lanes.too_large_for(topic) - 1)
         is_too_large = entry.size > min(limit for limit in limits if limit is not None)
         return f"topic {topic}: {TOO_LARGE}" if is_too_large else None
 
     def are_lenient(self, topics: Iterable[str]) -> bool:
         """Whether none of these topics has refused a record lately."""
-        return self._strict.keys().isdisjoint(topics)
+        return not any(topic in self.lanes for topic in topics)
 
     def refusal_of(self, topic: str, key: bytes | None, timestamp: int, now: int) -> str | None:
         """Reason why this topic, which has refused records, refuses this one by its rules, too. None if it may not."""
-        if topic not in self._strict:
-            return None
-        known = self._topics.get(topic)
+        known = self._topics.get(topic) if topic in self.lanes else None
         why = None if known is None else known.rules.refusal_of(key, timestamp, now)
         if why is None:
             return None
-        self._strict[topic] = self._outside.monotonic() + _STRICT_S
-        return f"topic {topic}: {why}"
+        why = f"topic {topic}: {why}"
+        self.lanes.lane_of(topic, why, self._outside.monotonic())
+        return why
 
-    def explain_refusal(self, topic: str, records: Iterable[RecordFacts], now: int) -> bool:
+    def explain_refusal(self, topic: str, reason: str, records: Iterable[RecordFacts], now: int) -> bool:
         """Compare the messages of a topic that has refused one with its rules from now on.
 
-        Returns whether they refuse one of these records (key, timestamp, bytes), or have changed.
+        Returns whether they refuse one of these records, or have changed.
         """
         known = self._topics.pop(topic, None)
-        self._strict[topic] = self._outside.monotonic() + _STRICT_S
+        self.lanes.lane_of(topic, reason, self._outside.monotonic())
         self._memory.forget()
         try:
             self.look_up([topic])
@@ -248,45 +233,39 @@ class TopicHealth:
         if known is not None and known.rules != rules:
             return True
         most = sys.maxsize if rules.largest_batch is None else rules.largest_batch
-        return any(size > most or rules.refusal_of(key, time, now) is not None for key, time, size in records)
+        return any(size > most or rules.refusal_of(key, time, now) is not None for _, key, time, size in records)
 
-    def note_too_large(self, entry: HalfEntry) -> None:
-        """Note that a topic has refused this message, which went alone, for its size."""
-        topic = entry.real_topic
-        self._strict[topic] = self._outside.monotonic() + _STRICT_S
-        if entry.messages == 1:
-            self._too_large[topic] = min(entry.size, self._too_large.get(topic, entry.size))
-
-    def note_refusal(self, entry: HalfEntry, reason: str) -> None:
-        """Note that this message cannot be delivered. It will be held, so that the others can pass."""
-        self._refused[entry.offset] = reason
-        if entry.state is TransactionState.HELD:
-            self.quarantine.leave_waiting([entry.offset])
+    def note_refusal(self, topic: str, offset: int, reason: str) -> None:
+        """Note that the topic would refuse this message. It is held, or not checked, so that the others can pass."""
+        self.lanes.leave_waiting([offset])
+        self.lanes.lane_of(topic, reason, self._outside.monotonic()).set_apart(offset, reason)
 
     def on_committed(self, draft: Draft, names: Names, *, has_discards: bool) -> None:
         """Note what a committed draft shows: messages that are held now, others that are finished, topics that work."""
+        if not self.lanes:
+            return
+        now = self._outside.monotonic()
         for entry in draft.held:
-            is_refused = self._refused.pop(entry.offset, None) is not None
             due = draft.part_of(entry)
-            if self.quarantine and not is_refused and self._size_problem(due) is None:
-                self.quarantine.let_wait(entry.offset, due.topics)
-        if self._refused or self.quarantine:
-            finished = [entry.offset for entry in (*draft.deliver, *(one.entry for one in draft.abandoned))]
-            self.quarantine.leave_waiting(finished)
-            for offset in finished:
-                self._refused.pop(offset, None)
+            if self.lanes.refusal_of(entry.offset, due.topics) is None and self._size_problem(due) is None:
+                self.lanes.let_wait(entry.offset, due.topics, now)
+        for entry in draft.checks:
+            self.lanes.note_checked(entry, names.check(entry.group))
+        finished = [offset for _, offsets in draft.ops() for offset in offsets]
+        self.lanes.leave_waiting([*finished, *(entry.offset for entry in draft.deliver)])
         working = {names.check(entry.group) for entry in draft.checks} | ({names.discard} if has_discards else set())
         for topic in working:
-            self.quarantine.note_taken(topic, ())
+            self.lanes.note_taken(topic, (), now)
 
     def block_topic(self, topic: str, reason: str) -> float:
         """Offer nothing to this topic for a while. Returns for how long (s).
 
         So an unwritable topic delays the others once per back-off, by the produce time-out, and not once per message.
         """
-        until = self.quarantine.block_topic(topic, reason)
+        now = self._outside.monotonic()
+        until = self.lanes.block_topic(topic, reason, now, self._outside.uniform(0.5, 1.5))
         self._topics[topic] = LookedUpTopic(until, reason)
-        return until - self._outside.monotonic()
+        return until - now
 
     def forget_answers(self) -> None:
         """Forget all answers, after a write failed for a reason that names no record."""
@@ -321,7 +300,7 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
         else:
             why = _why_not(half, topics, draft)
         if why is not None:
-            topics.note_refusal(entry, why)
+            topics.note_refusal(entry.topics[0], entry.offset, why)
             undeliverable = True
     if undeliverable:
         return None

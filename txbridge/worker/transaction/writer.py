@@ -76,15 +76,15 @@ class Contents:
     offset_topic_least: int = 0
     op_least: int = 0
 
-    def records_for(self, topic: str, partition: int) -> Iterator[tuple[bytes | None, int, int]]:
-        """Key, timestamp and size of the records that it delivers to this real topic."""
+    def records_for(self, topic: str, partition: int) -> Iterator[tuple[int, bytes | None, int, int]]:
+        """Half offset, key, timestamp and size of the records that it delivers to this real topic."""
         # Of several messages without their sizes: one that is too large holds the others, and only Kafka knows.
         several = {entry.offset for entry in self.draft.deliver if entry.messages > 1}
         for part in self.draft.parts:
             for copy in part.copies(partition, self.bodies) if topic in part.topics else ():
                 offset, to, _, key, _, timestamp, _ = copy
                 if to == topic:
-                    yield key, timestamp, 0 if offset in several else size_of_record(copy)
+                    yield offset, key, timestamp, 0 if offset in several else size_of_record(copy)
 
 
 class TransactionRecords:

@@ -12,7 +12,7 @@ from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.environment import Outside
 from txbridge.kafka.proven_end import proven_end
 from txbridge.log import get_logger
-from txbridge.worker.gates.group_liveness import GroupLiveness, RefusedChecks
+from txbridge.worker.gates.group_liveness import GroupLiveness
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.partition_context import PartitionContext, PartitionState
 
@@ -50,24 +50,18 @@ class CheckRound:
     """Decides when something may be checked or discarded. Runs in the owner's thread."""
 
     def __init__(
-        self,
-        context: PartitionContext,
-        state: PartitionState,
-        topics: TopicHealth,
-        refused_checks: RefusedChecks,
-        size: TransactionSize,
+        self, context: PartitionContext, state: PartitionState, topics: TopicHealth, size: TransactionSize
     ) -> None:
         self._state = state
         self._names = context.names
         self._outside = context.outside
         self._topics = topics
-        self._refused_checks = refused_checks
         self._size = size
         self._groups = GroupLiveness(context.membership, context.names, context.outside)
         self._watch = CheckWatch(state.partition, context.outside)
         # Groups with checks due that the current round considers.
         self._due_groups: list[str] = []
-        # The check topic in quarantine that this round alone is for, and the number of checks that it may get. Every
+        # The closed check topic that this round alone is for, and the number of checks that it may get. Every
         # second round is for all others.
         self._probe: tuple[str, int] | None = None
         self._may_probe = True
@@ -152,12 +146,12 @@ class CheckRound:
 
     def prepare(self, as_of: int) -> DueRound:
         """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe."""
-        timers = self._state.queue.timers
+        timers, now = self._state.queue.timers, self._outside.monotonic()
         self._due_groups = self._groups.attend_groups(
             lambda limit: timers.groups_with_checks_due(as_of, limit), lambda group: timers.has_checks_due(group, as_of)
         )
         topics = {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
-        self._probe = self._topics.quarantine.next_checks(topics) if self._may_probe else None
+        self._probe = self._topics.lanes.next_checks(topics, now) if self._may_probe else None
         is_probe, most = self._probe is not None, min(ROUND_LIMIT, self._size.limits.entries)
         most_checks = min(most, self._check_tokens())
         return DueRound(
@@ -166,7 +160,7 @@ class CheckRound:
             discard_as_of=None if is_probe else self._discard_as_of,
             groups=self._due_groups,
             may_check=self._may_check,
-            obstacle=lambda entry: self._refused_checks.obstacle_of_check(entry, self._names.check(entry.group)),
+            obstacle=lambda entry: self._topics.lanes.obstacle_of_check(entry, self._names.check(entry.group), now),
             most_checks=most_checks if self._probe is None else min(most_checks, self._probe[1]),
             most_discards=0 if is_probe else most,
             topics=topics,
@@ -194,9 +188,8 @@ class CheckRound:
         waiting: dict[str, str] = {}
         for group in self._due_groups:
             if self._groups.is_alive(group):
-                topic = self._names.check(group)
-                problem = self._topics.problem_of(topic) or self._topics.quarantine.reason_to_hold([topic])
-                waiting[group] = problem or "Kafka has to take them, and transaction_check_rate to let them pass"
+                why = self._topics.why_closed(self._names.check(group))
+                waiting[group] = why or "Kafka has to take them, and transaction_check_rate to let them pass"
             elif (why := self._groups.why_unknown(group)) is not None:
                 waiting[group] = f"it is not known who is alive in the group: {why}"
         return waiting
@@ -205,8 +198,7 @@ class CheckRound:
         topic = self._names.check(group)
         if self._probe is not None:
             return topic == self._probe[0]
-        is_closed = self._topics.quarantine.reason_to_hold([topic]) is not None
-        return self._groups.is_alive(group) and not is_closed and self._topics.problem_of(topic) is None
+        return self._groups.is_alive(group) and self._topics.why_closed(topic) is None
 
     def _check_tokens(self) -> int:
         now = self._outside.monotonic()

@@ -13,8 +13,7 @@ from txbridge.core.plan.planner import SHARE_OF_DUE, TurnPlanner
 from txbridge.kafka.broker_clock import BrokerClock
 from txbridge.kafka.config import BATCH_BYTES
 from txbridge.kafka.errors import AbortedError, LogGoneError, UnansweredError
-from txbridge.worker.gates.group_liveness import RefusedChecks
-from txbridge.worker.gates.quarantine import Probe
+from txbridge.worker.gates.lanes import Probe
 from txbridge.worker.gates.topic_health import TopicHealth
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HALF_BATCH, HalfLog
@@ -51,13 +50,10 @@ class CommitLoop:
         self._size = TransactionSize(context.largest)
         #: The time with which due times are compared.
         self.clock = BrokerClock(state.partition, context.outside)
-        refused_checks = RefusedChecks(context.outside)
-        self._round = CheckRound(context, state, self._topics, refused_checks, self._size)
+        self._round = CheckRound(context, state, self._topics, self._size)
         self._half = HalfLog(state, context.outside, context.brokers, self.clock)
         self._decisions = decision_log
-        self._committer = Committer(
-            context, state, self._half, decision_log, self._topics, refused_checks, self._size, self.clock
-        )
+        self._committer = Committer(context, state, self._half, decision_log, self._topics, self._size, self.clock)
         self._planner = TurnPlanner(
             state.queue, self._size, self._topics, self._half.enter_fresh, self._half.load_frames
         )
@@ -85,12 +81,12 @@ class CommitLoop:
     def rest(self) -> float:
         """Seconds to gather decisions before the next turn: what is left of `commit_interval`.
 
-        0 while there is more work than one Kafka transaction holds. It ends when a topic in quarantine may be tried
+        0 while there is more work than one Kafka transaction holds. It ends when a topic with a lane may be tried
         again.
         """
         if self._more:
             return 0.0
-        return max(0.0, min(self._next_begin, self._topics.quarantine.next_try) - self._outside.monotonic())
+        return max(0.0, min(self._next_begin, self._topics.lanes.next_try) - self._outside.monotonic())
 
     @property
     def idle(self) -> float:
@@ -131,7 +127,7 @@ class CommitLoop:
         self._half.look_at_end()
         if waiting and self._left_out >= SHARE_OF_DUE - 1 and self._deliver_due_alone():
             return
-        self._has_probed = not (waiting and self._has_probed) and self._probe_quarantine()
+        self._has_probed = not (waiting and self._has_probed) and self._probe_lane()
         if self._has_probed:
             return
         first = first_entries(state.queue, waiting, self._size.limits.entries)
@@ -201,10 +197,10 @@ class CommitLoop:
             self._written_at, self._more = self._outside.monotonic(), True
         return True
 
-    def _probe_quarantine(self) -> bool:
+    def _probe_lane(self) -> bool:
         """Try held messages of a topic that has refused some, in a Kafka transaction of their own. False if none."""
         topics, queue = self._topics, self._state.queue
-        probe = topics.quarantine.next_probe()
+        probe = topics.lanes.next_probe(self._outside.monotonic())
         if probe is None:
             return False
         entries = [entry for offset in probe.offsets if (entry := queue.entry(offset)) is not None]
@@ -212,7 +208,7 @@ class CommitLoop:
         draft = self._planner.plan_probe(entries, self.clock.now(), self.clock.due())
         offsets = [entry.offset for entry in draft.deliver]
         if not offsets:
-            topics.quarantine.leave_waiting(probe.offsets)
+            topics.lanes.leave_waiting(probe.offsets)
             return False
         if self._commit(draft, probe=probe._replace(offsets=offsets)):
             self._written_at = self._outside.monotonic()

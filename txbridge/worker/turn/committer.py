@@ -9,6 +9,7 @@ from functools import partial
 
 from txbridge.backoff import Backoff
 from txbridge.core.checkpoint import Checkpoint, encode_ops
+from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import OffsetTopic
 from txbridge.core.plan.choice import TransactionSize
@@ -28,8 +29,7 @@ from txbridge.kafka.errors import (
     UnendedTransactionError,
 )
 from txbridge.log import get_logger
-from txbridge.worker.gates.group_liveness import RefusedChecks
-from txbridge.worker.gates.quarantine import Probe
+from txbridge.worker.gates.lanes import Probe
 from txbridge.worker.gates.topic_health import TopicHealth, load_bodies
 from txbridge.worker.ingest.decision_log import DecisionLog
 from txbridge.worker.ingest.half_log import HalfLog
@@ -40,7 +40,7 @@ from txbridge.worker.transaction.writer import Contents, Receipt, log_effects, l
 #: Back-off after an aborted transaction.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
-#: Kafka transactions in a row that fail, before all topics in them are suspected.
+#: Kafka transactions in a row that fail for no record's fault, before all topics in them are suspected.
 _SUSPECT_AFTER = 3
 #: Bytes of the history in a copy for the discard topic.
 _COPY_ROOM = 2 * 1024
@@ -60,7 +60,6 @@ class Committer:
         half_log: HalfLog,
         decision_log: DecisionLog,
         topics: TopicHealth,
-        refused_checks: RefusedChecks,
         size: TransactionSize,
         clock: BrokerClock,
     ) -> None:
@@ -75,7 +74,6 @@ class Committer:
         self._offset_topic_end: int | None = state.offset_topic_end
         self._topics = topics
         self._clock = clock
-        self._refused_checks = refused_checks
         self._size = size
         self._outside = context.outside
         self._metrics = context.metrics
@@ -173,7 +171,7 @@ class Committer:
         seconds = self._outside.monotonic() - started
         self._size.got_through(*_load(contents), seconds)
         if probe is not None:
-            self._topics.quarantine.note_taken(*probe)
+            self._topics.lanes.note_taken(*probe, self._outside.monotonic())
         self._apply_draft(contents, receipt)
         self._metrics.note_commit(draft, malformed, seconds, self._clock.now())
         self._metrics.note_registrations(state.writer.take_registrations())
@@ -243,7 +241,6 @@ class Committer:
         self._topics.on_committed(
             draft, names, has_discards=bool(draft.discards or draft.abandoned or contents.malformed)
         )
-        self._refused_checks.on_committed(draft, names)
         log_effects(contents, state.partition)
         self._context.no_longer_held.note_delivered(state.partition, draft.deliver, self._outside.monotonic())
         fault_point("commit.applied")
@@ -318,37 +315,23 @@ class Committer:
             self._topics.forget_answers()
             self._back_off("internal_topic_refused", error)
             return
-        # Where the discard topic or a check topic alone refuses, nothing speaks against the real topics.
-        by_real = probe is None and any(failure.kind is RecordKind.REAL for failure in refused)
-        self._failures += by_real
-        if by_real and self._failures >= _SUSPECT_AFTER:
-            # Each attempt names the topics of a few batches. With many such topics the others would wait too long.
-            for topic in sorted(draft.real_topics):
-                self._topics.quarantine.suspect_topic(
-                    topic, f"a Kafka transaction with topic {topic} in it was refused"
-                )
         by_topic: dict[str, list[RecordFailure]] = {}
         for failure in refused:
             by_topic.setdefault(failure.topic, []).append(failure)
         for topic, failures in by_topic.items():
             whole = next((failure for failure in failures if failure.whole_topic), None)
             reason = f"topic {topic}: {(whole or failures[0]).reason}"
-            if failures[0].kind is RecordKind.CHECK:
-                self._checks_refused(contents, topic, failures, reason, seconds)
+            checks = self._checks_for(draft, topic)
+            if checks:
+                about = log_fields(self._state.partition, checks[0])
+                self._metrics.count_failure("check_refused")
+                _log.warning("check_refused", **about, count=len(checks), error=reason)
             if failures[0].kind is RecordKind.DISCARD:
                 self._discard_refused(contents, topic, reason, error, is_closed=whole is not None)
             elif whole is not None:
                 self._topics.block_topic(topic, reason)
-            elif probe is not None:
-                # Of several messages another topic may have refused one. The topic of the probe is not to blame then.
-                offsets = [entry.offset for entry in draft.deliver if topic in entry.topics]
-                self._topics.quarantine.note_probe_refused(topic, reason, offsets, _culprits(failures), seconds)
-                if len(draft.deliver) == 1 and failures[0].too_large:
-                    self._topics.note_too_large(draft.deliver[0])
-            elif failures[0].kind is RecordKind.REAL and not self._topics.explain_refusal(
-                topic, contents.records_for(topic, self._state.partition), draft.now
-            ):
-                self._real_refused(draft, topic, reason, _culprits(failures))
+            else:
+                self._note_refused(contents, topic, failures, seconds, is_probe=probe is not None)
 
     def _is_too_slow(self, late: Sequence[RecordFailure]) -> bool:
         """Whether records were late because there were too many: their topic took others, or several topics were late.
@@ -358,12 +341,28 @@ class Committer:
         in_part = any(failure.in_part for failure in late)
         return not self._size.is_smallest and (in_part or len({failure.topic for failure in late}) > 1)
 
-    def _real_refused(self, draft: Draft, topic: str, reason: str, culprits: dict[int, str]) -> None:
-        """Hold what the draft has for a topic whose refusal its rules do not explain."""
-        self._topics.quarantine.close_topic(topic, reason, culprits)
-        for entry in draft.deliver:
-            if entry.offset in culprits:
-                self._topics.note_refusal(entry, culprits[entry.offset])
+    def _checks_for(self, draft: Draft, topic: str) -> list[HalfEntry]:
+        return [entry for entry in draft.checks if self._context.names.check(entry.group) == topic]
+
+    def _note_refused(
+        self, contents: Contents, topic: str, failures: Sequence[RecordFailure], seconds: float, *, is_probe: bool
+    ) -> None:
+        """Let what is for this topic go by itself, unless its rules explain the refusal: the next draft follows them.
+
+        Of several messages another topic may have refused one. The topic of a probe is not to blame then.
+        """
+        draft, lanes, reason = contents.draft, self._topics.lanes, f"topic {topic}: {failures[0].reason}"
+        checks = self._checks_for(draft, topic)
+        records = [(one.offset, contents.bodies[one.offset].key, draft.now, 0) for one in checks]
+        records = records or [*contents.records_for(topic, self._state.partition)]
+        if not is_probe and self._topics.explain_refusal(topic, reason, records, draft.now):
+            return
+        offsets, named = [*dict.fromkeys(record[0] for record in records)], _culprits(failures)
+        now, is_apart = self._outside.monotonic(), is_probe or bool(checks)
+        culprits = lanes.note_refused(topic, reason, offsets, named, seconds, now, is_apart=is_apart)
+        for entry in (checks or draft.deliver) if any(failure.too_large for failure in failures) else ():
+            if entry.offset in culprits and entry.messages == 1:
+                lanes.note_too_large(topic, entry.size)
 
     def _refuses_checks(self, draft: Draft, bodies: dict[int, HalfMessage]) -> bool:
         """Whether a check topic refuses checks of the draft by its rules. The next draft puts them off."""
@@ -372,31 +371,9 @@ class Committer:
             topic = self._context.names.check(entry.group)
             why = self._topics.refusal_of(topic, bodies[entry.offset].key, draft.now, draft.now)
             if why is not None:
-                self._refused_checks.note_refusal(entry, topic, why, too_large=False)
+                self._topics.note_refusal(topic, entry.offset, why)
                 found = True
         return found
-
-    def _checks_refused(
-        self, contents: Contents, topic: str, failures: Sequence[RecordFailure], reason: str, seconds: float
-    ) -> None:
-        """Send this topic no more checks among other records, and put off those that are known to be refused."""
-        draft = contents.draft
-        checks = [entry for entry in draft.checks if self._context.names.check(entry.group) == topic]
-        self._metrics.count_failure("check_refused")
-        _log.warning("check_refused", **log_fields(self._state.partition, checks[0]), count=len(checks), error=reason)
-        if any(failure.whole_topic for failure in failures):
-            return
-        if self._topics.explain_refusal(
-            topic, ((contents.bodies[one.offset].key, draft.now, 0) for one in checks), draft.now
-        ):
-            return
-        culprits = {checks[0].offset: reason} if len(checks) == 1 else _culprits(failures)
-        too_large = any(failure.too_large for failure in failures)
-        for entry in checks:
-            if entry.offset in culprits:
-                self._refused_checks.note_refusal(entry, topic, culprits[entry.offset], too_large=too_large)
-        named = any(failure.is_culprit for failure in failures)
-        self._topics.quarantine.probe_refused(topic, reason, 0 if named else len(checks), seconds)
 
     def _discard_refused(
         self, contents: Contents, topic: str, reason: str, error: RecordsRefusedError, *, is_closed: bool
