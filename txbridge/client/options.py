@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 DEFAULT_COMMIT_INTERVAL_S = 0.025
 #: A longer one is surely meant in milliseconds.
 _LONGEST_COMMIT_INTERVAL_S = 1.0
-#: About thirty years. A longer delay is surely a mistake.
-_LONGEST_DELAY_S = 1e9
+#: A year. A longer delay is surely meant in milliseconds, too.
+_LONGEST_DELAY_S = 366 * 86_400.0
 
 
 class ProducerOptions(TypedDict, total=False):

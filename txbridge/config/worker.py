@@ -103,8 +103,8 @@ class WorkerSettings(BaseModel):
     """Least time from the begin of one Kafka transaction of a partition to that of the next. Nothing waits for it in a
     backlog, after a quiet time, or when a message that a topic has refused is tried again. 0: none."""
 
-    # About thirty years: a longer delay is surely a mistake.
-    timer_max_delay: Annotated[_Seconds, Field(ge=0.001, le=1e9)] = 72 * 3_600
+    # A year: a longer delay is surely meant in milliseconds.
+    timer_max_delay: Annotated[_Seconds, Field(ge=0.001, le=366 * 86_400)] = 72 * 3_600
     """Longest delay of a message that names a time of delivery, from its birth (RocketMQ's timerMaxDelaySec). One that
     names a later time is discarded as malformed. A smaller value does not affect messages that already wait."""
 

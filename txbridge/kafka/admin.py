@@ -93,7 +93,7 @@ class Bounds:
         error = future.exception()
         if error is None:
             return future.result()
-        # A new one. That of the future would be a cycle with its traceback and the client: see ControllerRequests.ask.
+        # A new one. That of the future would be a cycle with its traceback and the client: see KafkaCluster.ask.
         raise type(error)(*error.args)
 
     def require_wanted(self) -> None:

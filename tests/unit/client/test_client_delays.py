@@ -202,7 +202,7 @@ def test_one_without_a_time_has_no_header(monkeypatch):
     assert "TXB_DELIVER_AT" not in half_headers_of(kafka)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), 259_200_000])
 @pytest.mark.parametrize("api", [TransactionProducer, AsyncTransactionProducer])
 def test_the_option_is_checked(api, seconds):
     with pytest.raises(UsageError, match="timer_max_delay must be seconds, more than 0"):
@@ -211,7 +211,7 @@ def test_the_option_is_checked(api, seconds):
 
 def test_the_option_and_the_retention_of_half_bound_the_delay(monkeypatch):
     working_kafka(monkeypatch)
-    with TransactionProducer("orders", Answers(), SETTINGS, timer_max_delay=1e8) as producer:
+    with TransactionProducer("orders", Answers(), SETTINGS, timer_max_delay=3e7) as producer:
         producer.send_message_in_transaction(Message("orders", b"v", delay=timedelta(days=7)))
         with pytest.raises(UsageError, match="longest delay is 7d"):
             producer.send_message_in_transaction(Message("orders", b"v", delay=timedelta(days=7, seconds=1)))

@@ -11,13 +11,14 @@ from functools import partial
 
 import pytest
 from sqlalchemy import delete, event, insert, select, text, update
+from sqlalchemy.exc import IntegrityError
 from txbridge_sqlalchemy import LostTransactionError, Outbox, SqlBridge, create_outbox, purge, transactions
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX
 
 from tests.support.announcer import Announcer
 from tests.support.sql_application import order_ids, orders, state_of
 from tests.support.sql_service import FORMS
-from txbridge import AsyncBridge, Bridge, Message, SendStatus, UsageError
+from txbridge import AsyncBridge, Bridge, Message, PrepareError, SendStatus, UsageError
 from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError
 from txbridge.client.message import now_ms
 from txbridge.testing.memory import ClientCrashError, CrashPoint, MemoryBridge, TransactionState
@@ -80,6 +81,26 @@ def test_p4_an_exception_rolls_back_at_once_and_comes_out_unchanged(engine, anno
     assert "refuse" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
     assert announcer.tx.is_committed is False
+
+
+@pytest.mark.parametrize(
+    ("then", "error"), [(place, IntegrityError), (lambda work, _: work.rollback(), LostTransactionError)]
+)
+def test_p4_a_block_whose_data_are_not_kept_is_rolled_back(engine, announcer, memory, then, error):
+    def body(work, tx):
+        place(work, tx)
+        then(work, tx)
+
+    with pytest.raises(error):
+        announcer.announce(body, MESSAGE)
+    assert (order_ids(engine), memory.read_fate(announcer.tx)) == ([], TransactionState.ROLLED_BACK)
+
+
+def test_while_kafka_is_away_the_body_is_not_run(engine, announcer, memory):
+    memory.stop()
+    with pytest.raises(PrepareError, match="Kafka is away"):
+        announcer.announce(place, MESSAGE)
+    assert order_ids(engine) == []
 
 
 @pytest.mark.parametrize("then", ["leaves", "raises"])

@@ -17,17 +17,10 @@ LOST_ITS_TAIL = "another message stands at its offset in HALF: the log has lost 
 OTHERS = {"transaction_id": id_of(99), "group": "payments", "real_topic": "orders.paid"}
 
 
-class Refusals:
-    """Messages that may not be delivered, and the reasons."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[int, str]] = []
-
-    def note_refusal(self, _topic: str, offset: int, why: str) -> None:
-        self.told.append((offset, why))
-
-    def refusal_of(self, *_: object) -> None:
-        return None
+def noting(told: list[tuple[int, str]]) -> TopicHealth:
+    """Topics that take everything. Messages that may not be delivered are noted with their reasons."""
+    note = lambda _, offset, why: told.append((offset, why))  # noqa: E731
+    return cast(TopicHealth, SimpleNamespace(note_refusal=note, refusal_of=lambda *_: None))
 
 
 def half_holds(*messages: HalfMessage) -> BodyCache:
@@ -43,10 +36,10 @@ def test_p1_p2_no_body_is_delivered_for_another_message(field):
     partition = Partition().prepare(0, 1)
     draft = partition.draft(2_000, end(0, entry(0, COMMIT), entry(1, COMMIT)))
     assert [one.offset for one in draft.deliver] == [0, 1]
-    refusals = Refusals()
+    told: list[tuple[int, str]] = []
     bodies = half_holds(half(0)._replace(**{field: OTHERS[field]}), half(1))
-    assert load_bodies(draft, bodies, cast(TopicHealth, refusals)) is None
-    assert refusals.told == [(0, LOST_ITS_TAIL)]
+    assert load_bodies(draft, bodies, noting(told)) is None
+    assert told == [(0, LOST_ITS_TAIL)]
 
 
 def test_a_check_and_a_discard_tell_of_their_own_transaction_without_a_strangers_body():
@@ -57,7 +50,7 @@ def test_a_check_and_a_discard_tell_of_their_own_transaction_without_a_strangers
     for now, effect in ((67_000, "checks"), (97_000, "discards")):
         draft = partition.draft(now)
         assert [one.offset for one in getattr(draft, effect)] == [0]
-        bodies = load_bodies(draft, half_holds(another), cast(TopicHealth, Refusals()))
+        bodies = load_bodies(draft, half_holds(another), noting([]))
         assert bodies is not None
         assert (bodies[0].transaction_id, bodies[0].key, bodies[0].value) == (id_of(0), None, None)
         partition.commit(draft)
@@ -65,5 +58,5 @@ def test_a_check_and_a_discard_tell_of_their_own_transaction_without_a_strangers
 
 def test_what_is_the_same_message_goes_out_with_its_body():
     draft = Partition().prepare(0).draft(2_000, end(0, entry(0, COMMIT)))
-    bodies = load_bodies(draft, half_holds(half(0)), cast(TopicHealth, Refusals()))
+    bodies = load_bodies(draft, half_holds(half(0)), noting([]))
     assert bodies == {0: half(0)}
