@@ -7,9 +7,11 @@ beside it names the command or the file that says the same.
 from __future__ import annotations
 
 import csv
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,6 +28,15 @@ from txbridge.core.open_messages import OpenCounts
 from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 ROOT = Path(__file__).parents[1]
+#: The packages that applications import from.
+PACKAGES = [
+    "txbridge",
+    "txbridge_sqlalchemy",
+    "txbridge_django",
+    "txbridge.testing",
+    "txbridge.operations",
+    "txbridge_audit",
+]
 PARITY = ROOT / "tests" / "parity.csv"
 #: Tables that a page shows as they are.
 FILES = {"log-events": ROOT / "observability" / "log-events.csv", "goals": ROOT / "tests" / "bench" / "goals.csv"}
@@ -76,6 +87,17 @@ def of_options() -> str:
     return _table(("option", "default", "unit", "meaning"), rows)
 
 
+def of_names() -> str:
+    """What the public packages export, with the first sentence of each docstring."""
+    rows = []
+    for package in map(import_module, PACKAGES):
+        for name in package.__all__:
+            one = getattr(package, name)
+            said = (inspect.getdoc(one) or "") if callable(one) else f"{type(one).__module__}.{type(one).__name__}"
+            rows.append((f"`{package.__name__}.{name}`", re.split(r"(?<=\.)\s", said.replace("\n", " "))[0]))
+    return _table(("name", "what it is"), rows)
+
+
 def of_file(path: Path) -> str:
     """The rows of a file. Names of pages become links."""
     with path.open(encoding="utf-8", newline="") as file:
@@ -101,14 +123,14 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main() -> None:
-    """Print the table that the command names: `options`, `log-events`, `metrics-worker`, `parity-C` ..."""
+    """Print the table that the command names: `options`, `names`, `log-events`, `metrics-worker`, `parity-C` ..."""
     name = sys.argv[1]
     kind, _, part = name.partition("-")
     makers = {"metrics": of_metrics, "parity": of_parity}
     if name in FILES:
         sys.stdout.write(of_file(FILES[name]))
     else:
-        sys.stdout.write(makers[kind](part) if part else {"options": of_options}[kind]())
+        sys.stdout.write(makers[kind](part) if part else {"options": of_options, "names": of_names}[kind]())
 
 
 if __name__ == "__main__":
