@@ -29,14 +29,8 @@ from txbridge.worker.observe.metrics import PartitionFacts, WorkerMetrics
 
 ROOT = Path(__file__).parents[1]
 #: The packages that applications import from.
-PACKAGES = [
-    "txbridge",
-    "txbridge_sqlalchemy",
-    "txbridge_django",
-    "txbridge.testing",
-    "txbridge.operations",
-    "txbridge_audit",
-]
+PACKAGES = ["txbridge", "txbridge_sqlalchemy", "txbridge_django"]
+PACKAGES += ["txbridge.testing", "txbridge.operations", "txbridge_audit"]
 PARITY = ROOT / "tests" / "parity.csv"
 #: Tables that a page shows as they are.
 FILES = {"log-events": ROOT / "observability" / "log-events.csv", "goals": ROOT / "tests" / "bench" / "goals.csv"}
