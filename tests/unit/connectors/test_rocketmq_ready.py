@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import grpc
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from txbridge_rocketmq import door_process
 from txbridge_rocketmq.grpc_messages import definition, service
 
@@ -22,6 +21,7 @@ from txbridge.client.kafka import connection
 from txbridge.client.kafka.connection import KafkaConnection
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.core.names import Names
+from txbridge.errors import EnvironmentProblemError
 
 LOST = ["Kafka cannot be reached"]
 
@@ -35,7 +35,7 @@ class Kafka:
 
     def look(self) -> int:
         if not self.answers:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            raise EnvironmentProblemError("no answer")
         return self.partitions
 
 
@@ -87,7 +87,7 @@ async def test_after_a_look_without_an_answer_the_next_one_follows_at_once(monke
 
     def look() -> int:
         looks.append(3_600.0)
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        raise EnvironmentProblemError("no answer")
 
     monkeypatch.setattr(door_process, "time", SimpleNamespace(monotonic=lambda: sum(looks)))
     link, watch = KafkaConnection("kafka:9092"), TopicWatch(Names(), 4)
