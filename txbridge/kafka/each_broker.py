@@ -22,10 +22,11 @@ from aiokafka.protocol.offset import OffsetRequest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge.errors import EnvironmentProblemError
-from txbridge.kafka.aiokafka_security import NoTokenError, aiokafka_auth
+from txbridge.kafka.aiokafka_security import aiokafka_auth
 from txbridge.kafka.config import BOOTSTRAP_SERVERS
 from txbridge.kafka.errors import DENIED, UnansweredError, named
 from txbridge.kafka.proven_end import View
+from txbridge.kafka.token_provider import NoTokenError
 from txbridge.log import get_logger
 
 #: Longest wait for an answer (s). A healthy broker answers in milliseconds, over a connection that takes up to a second

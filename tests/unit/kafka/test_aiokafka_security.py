@@ -16,7 +16,8 @@ from aiokafka.errors import KafkaConnectionError
 from tests.support.authority import Authority
 from tests.support.token_endpoint import TokenEndpoint
 from txbridge.errors import UsageError
-from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, OidcTokens, aiokafka_auth
+from txbridge.kafka.aiokafka_security import HONOURED, REFUSED, aiokafka_auth
+from txbridge.kafka.token_provider import OidcTokens
 
 #: An authority whose own certificate and key are those of client and server.
 AUTHORITY = Authority("txbridge test")
