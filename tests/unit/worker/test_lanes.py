@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -157,6 +158,19 @@ def test_p8_a_message_that_two_topics_have_refused_is_not_probed_for_one_of_them
             lanes.let_wait(1, BOTH, 1_000 + second)
     # After 2, 4, 8 and 16 s for each of them, and so on: a minute has no more.
     assert 4 <= probes <= 10
+
+
+def test_p8_a_topic_takes_a_size_again_that_it_has_taken(lanes: TopicLanes):
+    lanes.lane_of("bad", "too large", 1_000).set_apart(1, "too large")
+    lanes.note_too_large("bad", 900)
+    lanes.note_taken("bad", [1], 1_060)
+    assert lanes.too_large_for("bad") == sys.maxsize
+
+
+def test_p8_refusals_of_transactions_with_others_in_them_delay_no_probe(lanes: TopicLanes):
+    lanes.let_wait(1, TOPIC, 1_000)
+    lanes.note_refused("other", "refused", [7], {}, 60.0, 1_000, is_apart=False)
+    assert lanes.next_probe(1_000) == ("bad", [1])
 
 
 def test_the_time_of_the_next_probe_is_known(lanes: TopicLanes):

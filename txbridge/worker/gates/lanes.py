@@ -39,8 +39,8 @@ _LEAST_REST_S = 0.5
 _MOST_TOGETHER = 1_000
 _STEP = 4
 #: Messages that a lane knows, of each kind. Others are held with their back-off, and come later. A Kafka transaction
-#: has fewer, so that what is known of its messages is known until it is drafted anew.
-_MOST_WAITING = 10_000
+#: has fewer (11,000), so that what is known of its messages is known until it is drafted anew.
+_MOST_WAITING = 20_000
 #: A lane that was not used for this long (s) is gone. Held messages are tried again within a minute.
 _UNUSED_S = 120.0
 
@@ -89,11 +89,13 @@ class TopicLane:
             del self.refused[next(iter(self.refused))]
         self.refused[offset] = reason
 
-    def forget(self, offsets: Sequence[int]) -> None:
+    def forget(self, offsets: AbstractSet[int]) -> None:
         known: list[dict[int, Any]] = [self.waiting, self.again, self.refused]
         for one in filter(None, known):
-            for offset in offsets:
-                one.pop(offset, None)
+            # As many steps as the smaller has: each commit beside a lane leaves out all that it has finished.
+            few, many = sorted((one.keys(), offsets), key=len)
+            for offset in [offset for offset in few if offset in many]:
+                del one[offset]
 
     def pause_retries(self, now: float) -> None:
         self.retry_at = now + self.retrying.next()
@@ -241,8 +243,10 @@ class TopicLanes:
         for offset, why in culprits.items():
             lane.set_apart(offset, why)
             lane.again.pop(offset, None)
-        # At most so long: this process or its machine may have stood still meanwhile.
-        self._rests_until = now + min(max(_LEAST_REST_S, (_SHARE - 1) * seconds), _LONGEST_PAUSE_S)
+        if is_apart:
+            # Not after an abort that no probe has caused: a topic that is open now and then would delay all probes.
+            # At most so long: this process or its machine may have stood still meanwhile.
+            self._rests_until = now + min(max(_LEAST_REST_S, (_SHARE - 1) * seconds), _LONGEST_PAUSE_S)
         return culprits
 
     def note_too_large(self, topic: str, size: int) -> None:
@@ -261,7 +265,9 @@ class TopicLanes:
         if not lane.refused.keys().isdisjoint(offsets):
             lane.retrying.reset()
             lane.retried_together = min(_MOST_TOGETHER, lane.retried_together * _STEP)
-        lane.forget(offsets)
+            # Its limit may have been raised. What is still too large is refused, and noted, again.
+            lane.too_large = sys.maxsize
+        lane.forget(frozenset(offsets))
         if lane.closed_until == inf and (not lane.waiting or lane.together == _MOST_TOGETHER):
             lane.closed_until = -inf
 
@@ -271,7 +277,7 @@ class TopicLanes:
         if lane is not None and lane.is_hopeless(entry):
             del self._lanes[topic]
 
-    def leave_waiting(self, offsets: Sequence[int]) -> None:
+    def leave_waiting(self, offsets: AbstractSet[int]) -> None:
         """Let these messages wait no longer: they cannot be tried now, or are finished."""
         for lane in self._lanes.values():
             lane.forget(offsets)

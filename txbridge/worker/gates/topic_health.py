@@ -237,8 +237,13 @@ class TopicHealth:
 
     def note_refusal(self, topic: str, offset: int, reason: str) -> None:
         """Note that the topic would refuse this message. It is held, or not checked, so that the others can pass."""
-        self.lanes.leave_waiting([offset])
-        self.lanes.lane_of(topic, reason, self._outside.monotonic()).set_apart(offset, reason)
+        now = self._outside.monotonic()
+        lane = self.lanes.lane_of(topic, reason, now)
+        if offset in lane.again and now >= lane.retry_at:
+            # Its probe has ended before Kafka. Without a pause the next one would follow at once, and so on.
+            lane.pause_retries(now)
+        self.lanes.leave_waiting({offset})
+        lane.set_apart(offset, reason)
 
     def on_committed(self, draft: Draft, names: Names, *, has_discards: bool) -> None:
         """Note what a committed draft shows: messages that are held now, others that are finished, topics that work."""
@@ -252,7 +257,7 @@ class TopicHealth:
         for entry in draft.checks:
             self.lanes.note_checked(entry, names.check(entry.group))
         finished = [offset for _, offsets in draft.ops() for offset in offsets]
-        self.lanes.leave_waiting([*finished, *(entry.offset for entry in draft.deliver)])
+        self.lanes.leave_waiting({*finished, *(entry.offset for entry in draft.deliver)})
         working = {names.check(entry.group) for entry in draft.checks} | ({names.discard} if has_discards else set())
         for topic in working:
             self.lanes.note_taken(topic, (), now)

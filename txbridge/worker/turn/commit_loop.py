@@ -208,7 +208,7 @@ class CommitLoop:
         draft = self._planner.plan_probe(entries, self.clock.now(), self.clock.due())
         offsets = [entry.offset for entry in draft.deliver]
         if not offsets:
-            topics.lanes.leave_waiting(probe.offsets)
+            topics.lanes.leave_waiting(frozenset(probe.offsets))
             return False
         if self._commit(draft, probe=probe._replace(offsets=offsets)):
             self._written_at = self._outside.monotonic()

@@ -360,7 +360,7 @@ class Committer:
         offsets, named = [*dict.fromkeys(record[0] for record in records)], _culprits(failures)
         now, is_apart = self._outside.monotonic(), is_probe or bool(checks)
         culprits = lanes.note_refused(topic, reason, offsets, named, seconds, now, is_apart=is_apart)
-        for entry in (checks or draft.deliver) if any(failure.too_large for failure in failures) else ():
+        for entry in (checks or draft.deliver) if all(failure.too_large for failure in failures) else ():
             if entry.offset in culprits and entry.messages == 1:
                 lanes.note_too_large(topic, entry.size)
 
