@@ -142,7 +142,9 @@ class BarrierListener(TransactionListener[G]):
         if course.once is not None and course.stage is Stage.BEFORE:
             try:
                 self.refuse_repeat(course.once)
-            except AlreadyDoneError:
+            except AlreadyDoneError as error:
+                if error.transaction_id == message.transaction_id:
+                    return  # the application has called this method twice with one message
                 self._barrier.note_failed(message.transaction_id)
                 course.stage = Stage.ROLLED_BACK
                 raise
