@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from txbridge.cli.options import SOURCES
+from txbridge.errors import needs
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
 
@@ -95,7 +96,8 @@ _OF_NO_CLUSTER = {"purge", "demo"}
 def _load(name: str) -> dict[str, Any]:
     """The command of this name, as click has it."""
     module, attribute = _COMMANDS[name].split(".")
-    found, alone = getattr(import_module(f"txbridge.cli.{module}"), attribute), typer.Typer()
+    with needs("cli", "the command line needs typer, rich and pydantic"):
+        found, alone = getattr(import_module(f"txbridge.cli.{module}"), attribute), typer.Typer()
     alone.rich_markup_mode = app.rich_markup_mode
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)

@@ -302,7 +302,7 @@ def _has(view: ClusterView, groups: Mapping[str, Any], right: Right, name: str) 
         case ResourceKind.TOPIC:
             described = view.described.get(name)
             return (
-                (frozenset() if name in view.seen else None)
+                (frozenset() if isinstance(view.seen.get(name), MissingRight) else None)
                 if described is None
                 else names_of(described.authorized_operations)
             )

@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 
 from txbridge.backoff import Backoff
 from txbridge.deadline import Deadline
-from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
 from txbridge.kafka import config as kafka_config
 from txbridge.kafka.config import librdkafka_logger
 from txbridge.kafka.errors import TIMED_OUT, TRANSPORT, UNREACHABLE, is_denied, is_refused, note_cause, unreachable
@@ -184,6 +184,8 @@ class KafkaCluster:
         self._lock = threading.Lock()
         #: The client, if there is one. `within` shares it.
         self._clients: list[AdminClient] = []
+        #: Whether a client could be made. `within` shares it, too.
+        self._worked = threading.Event()
         #: librdkafka's last error about the connection. The request itself only ends with "timed out".
         self._causes: deque[KafkaError | None] = deque([None], 1)
 
@@ -218,7 +220,14 @@ class KafkaCluster:
         self.serve_errors()
         with self._lock:
             if not self._clients:
-                self._clients.append(self.make_client())
+                try:
+                    self._clients.append(self.make_client())
+                except UsageError as error:
+                    if not self._worked.is_set():
+                        raise
+                    # The same settings were right before: a certificate is being replaced, or threads have run out.
+                    raise EnvironmentProblemError(str(error)) from None
+            self._worked.set()
             return self._clients[0]
 
     def _give_up(self, client: AdminClient | None = None) -> None:

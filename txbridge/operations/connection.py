@@ -45,7 +45,10 @@ def kafka_errors(purpose: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A namespace on a cluster, as operations need it: the internal topics exist and fit together."""
+    """A namespace on a cluster, as operations need it: the internal topics exist and fit together.
+
+    It has a client of Kafka's: a process that was forked opens its own.
+    """
 
     kafka: Mapping[str, Any] = field(repr=False)
     cluster: KafkaCluster = field(repr=False, compare=False)

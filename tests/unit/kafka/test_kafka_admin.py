@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -24,8 +24,10 @@ from tests.support.harness import eventually
 from txbridge.cli.service_program import AnswerWatch
 from txbridge.core.names import Names
 from txbridge.doctor.cluster_view import _describe
-from txbridge.errors import KafkaUnreachableError
+from txbridge.doctor.topic_checks import _has
+from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError, UsageError
 from txbridge.kafka import admin
+from txbridge.kafka.acl import ResourceKind
 from txbridge.kafka.admin import Bounds, KafkaCluster
 from txbridge.kafka.group_membership import GroupMembership
 from txbridge.worker.startup import require_rights
@@ -110,46 +112,41 @@ def test_three_attempts_that_librdkafka_ends_late_end_in_time(monkeypatch: pytes
     assert sum(slept) < 1.2
 
 
-def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() -> None:
-    """It may run in a thread of librdkafka, which ends the process if a client is destroyed there."""
-
-    class Client:
-        pass
-
-    made: list[weakref.ref[Client]] = []
+def given_up(make: Callable[[], Any], use: Callable[[KafkaCluster], object]) -> list[object]:
+    """What is left of the clients that a use of a cluster has given up, before Python looks for cycles."""
+    made: list[weakref.ref[Any]] = []
 
     def connect() -> Any:
-        client = Client()
+        client = make()
         made.append(weakref.ref(client))
         return client
 
     gc.disable()
     try:
-        with suppress(KafkaException):
-            KafkaCluster(connect).ask(lambda *_: {"orders": failed(KafkaError._TIMED_OUT)}, 10)
-        assert [client() for client in made] == [None] * 3
+        with suppress(KafkaException, TimeoutError, KafkaUnreachableError):
+            use(KafkaCluster(connect))
+        return [client() for client in made]
     finally:
         gc.enable()
 
 
-def test_nor_do_clients_of_confluent_kafka_that_no_broker_answers() -> None:
-    """They keep each error in a cycle. In an outage a worker gives up some clients a minute, with 4 files each."""
-    made: list[weakref.ref[AdminClient]] = []
+def test_a_client_that_was_given_up_does_not_wait_for_the_garbage_collector() -> None:
+    """It may run in a thread of librdkafka, which ends the process if a client is destroyed there."""
+    settings = {"bootstrap.servers": "127.0.0.1:1", "logger": logging.getLogger("silent"), "log_level": 0}
+    assert given_up(lambda: AdminClient(settings), lambda one: one.describe_topics(["a", "b"], 4.0)) == [None] * 3
 
-    def connect() -> AdminClient:
-        client = AdminClient(
-            {"bootstrap.servers": "127.0.0.1:1", "logger": logging.getLogger("silent"), "log_level": 0}
-        )
-        made.append(weakref.ref(client))
-        return client
 
-    gc.disable()
-    try:
-        with suppress(KafkaException, TimeoutError):
-            KafkaCluster(connect).describe_topics(["orders", "mail"], 4.0)
-        assert [client() for client in made] == [None] * 3
-    finally:
-        gc.enable()
+def test_a_client_that_cannot_be_made_again_is_no_mistake_of_the_user() -> None:
+    """A certificate is being replaced, for example. What waits for Kafka goes on waiting."""
+
+    def refuse() -> Any:
+        raise UsageError("no such file")
+
+    cluster = KafkaCluster(cast(Any, SimpleNamespace))
+    cluster._give_up(cluster.admin)
+    cluster.make_client = refuse
+    with pytest.raises(EnvironmentProblemError, match="no such file"):
+        _ = cluster.admin
 
 
 def test_questions_of_several_threads_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,25 +171,14 @@ def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
         def describe_topics(self, *_: object, **__: object) -> dict[str, Future[str]]:
             return {"orders": failed(KafkaError._TIMED_OUT)}
 
-        def poll(self, _seconds: float) -> None:
-            pass
+        poll = print
 
-    made: list[weakref.ref[Any]] = []
-
-    def connect() -> Any:
-        client = Admin()
-        made.append(weakref.ref(client))
-        return client
-
-    cluster = KafkaCluster(connect)
-    gc.disable()
-    try:
+    def ask_twice(cluster: KafkaCluster) -> None:
         for _ in range(2):
             with suppress(KafkaUnreachableError):
                 cluster.within(Bounds()).read_topics(["orders"])
-        assert [client() for client in made] == [None, None]
-    finally:
-        gc.enable()
+
+    assert given_up(Admin, ask_twice) == [None, None]
 
 
 @pytest.mark.parametrize("use", ["a cluster", "questions about groups"])
@@ -217,6 +203,8 @@ def test_a_right_about_which_kafka_does_not_answer_is_not_missing() -> None:
     groups: Any = SimpleNamespace(describe_groups=lambda names, _: dict.fromkeys(names, KafkaError(-185)))
     require_rights(KafkaCluster(lambda: client), groups, Names(), "workers")
     assert _describe(KafkaCluster(lambda: client), ["half"]) == {}
+    view, right = SimpleNamespace(described={}, seen={"half": "found"}), SimpleNamespace(kind=ResourceKind.TOPIC)
+    assert _has(cast(Any, view), {}, cast(Any, right), "half") is None
 
 
 def test_a_relay_that_is_not_ready_names_the_address_of_kafka_and_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
