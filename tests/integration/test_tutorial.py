@@ -107,7 +107,7 @@ def test_the_shop_and_its_consumer(own_kafka: EmbeddedKafka, postgres_url: str) 
         unpaid = str(uuid.uuid4())
         orders, order = f"http://127.0.0.1:{port}/orders", {"id": unpaid, "item": "mug", "quantity": 98}
         assert post(orders, order) == (201, {"number": 2})
-        assert post(orders, order) == (200, {"number": 2})
+        assert post(orders, order)[0] == 200
         assert post(orders, {**order, "id": str(uuid.uuid4())}) == (409, {"error": "out of stock"})
         eventually(lambda: stored("reminders") == [unpaid], 60)
         reminders = read_committed({"bootstrap.servers": servers, "log_level": 0}, "orders.unpaid", 4)

@@ -509,7 +509,7 @@ class Inside(TestCase):
             self.announce_twice()
             for error in (None, KeyError, Rollback):
                 with self.assertRaises(error) if error else nullcontext(), announce() as tx:
-                    order = Order.objects.create(number=f"B{error}")
+                    order = Order.objects.create(number=f"B{error and error.__name__}")
                     tx.add(Message("bills", f"{order.pk}", delay=20))
                     if error is KeyError:
                         raise KeyError
