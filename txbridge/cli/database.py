@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, inspect, select
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from txbridge_sqlalchemy.inbox_table import inbox
 from txbridge_sqlalchemy.row import CREATE_IT, first_line
 from txbridge_sqlalchemy.table import OutcomeTable, SqlPurgedTable
@@ -46,7 +46,9 @@ def asking(engine: Engine, problem: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        kind = LocalProblemError if _answers(engine) else DatabaseUnreachableError
+        # A connection that broke may be the only one: a database that restarts answers the next one.
+        is_broken = isinstance(error, DBAPIError) and error.connection_invalidated
+        kind = LocalProblemError if not is_broken and _answers(engine) else DatabaseUnreachableError
         raise kind(f"{problem.format(engine.url.render_as_string())}: {first_line(error)}") from None
 
 

@@ -6,9 +6,12 @@ import os
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.exc import OperationalError
 from txbridge_sqlalchemy import transactions
 
 from tests.support.command_line import MARK, run_txbridge
+from txbridge.cli.database import asking
+from txbridge.errors import DatabaseUnreachableError
 
 #: What each command needs besides. Nobody listens there.
 NEEDED = {
@@ -62,3 +65,8 @@ def test_a_mistake_gets_a_sentence(tmp_path, command, url, words, said):
 
 def test_answer_checks_needs_a_group():
     assert "--group is missing: name a producer group" in run_txbridge("answer-checks", timeout=120).stderr
+
+
+def test_a_connection_that_breaks_while_a_table_is_looked_at_is_no_mistake():
+    with pytest.raises(DatabaseUnreachableError), asking(create_engine("sqlite://"), "{}"):
+        raise OperationalError("SELECT 1", {}, Exception("terminating connection"), connection_invalidated=True)

@@ -39,19 +39,14 @@ def failed(code: int) -> Future[str]:
     return answer
 
 
-def answered(text: str) -> Future[str]:
-    answer: Future[str] = Future()
-    answer.set_result(text)
-    return answer
-
-
 def requests(clients: list[Any]) -> KafkaCluster:
     left = iter(clients)
     return KafkaCluster(lambda: next(left))
 
 
 def test_a_request_that_fails_in_librdkafka_is_made_again_with_another_client() -> None:
-    answers = {"first": failed(KafkaError._TIMED_OUT), "second": answered("here")}
+    answers: dict[str, Future[str]] = {"first": failed(KafkaError._TIMED_OUT), "second": Future()}
+    answers["second"].set_result("here")
     client: Any = requests(["first", "second"])
     found = client.ask(lambda name, _seconds: {"orders": answers[name]}, 10)
     assert found["orders"].result() == "here"

@@ -215,12 +215,9 @@ def test_derived_settings_give_librdkafka_nothing_to_complain_about(caplog):
     user = {**USER, "error_cb": lambda _: None, "logger": logging.getLogger("test.kafka")}
     with caplog.at_level(logging.DEBUG, logger="test.kafka"):
         producer = kafka_config.create(Producer, kafka_config.half_producer_config(user, max_message_bytes=1_065_536))
-        transactional = kafka_config.create(
-            Producer,
-            kafka_config.transactional_producer_config(
-                user, transactional_id="t", commit_timeout_ms=10_000, max_message_bytes=1_131_072
-            ),
-        )
+        limits = {"commit_timeout_ms": 10_000, "max_message_bytes": 1_131_072}
+        own = kafka_config.transactional_producer_config(user, transactional_id="t", **limits)
+        transactional = kafka_config.create(Producer, own)
         reader = kafka_config.create(Consumer, kafka_config.reader_config(user, group="g", read_committed=True))
         checks = kafka_config.create(Consumer, kafka_config.check_consumer_config(user, group="g"))
         admin = kafka_config.create(AdminClient, kafka_config.admin_config(user))
