@@ -321,7 +321,7 @@ class Committer:
         for topic, failures in by_topic.items():
             whole = next((failure for failure in failures if failure.whole_topic), None)
             reason = f"topic {topic}: {(whole or failures[0]).reason}"
-            checks = self._checks_for(draft, topic)
+            checks = [entry for entry in draft.checks if self._context.names.check(entry.group) == topic]
             if checks:
                 about = log_fields(self._state.partition, checks[0])
                 self._metrics.count_failure("check_refused")
@@ -331,7 +331,7 @@ class Committer:
             elif whole is not None:
                 self._topics.block_topic(topic, reason)
             else:
-                self._note_refused(contents, topic, failures, seconds, is_probe=probe is not None)
+                self._note_refused(contents, topic, checks, failures, seconds, is_probe=probe is not None)
 
     def _is_too_slow(self, late: Sequence[RecordFailure]) -> bool:
         """Whether records were late because there were too many: their topic took others, or several topics were late.
@@ -341,18 +341,21 @@ class Committer:
         in_part = any(failure.in_part for failure in late)
         return not self._size.is_smallest and (in_part or len({failure.topic for failure in late}) > 1)
 
-    def _checks_for(self, draft: Draft, topic: str) -> list[HalfEntry]:
-        return [entry for entry in draft.checks if self._context.names.check(entry.group) == topic]
-
     def _note_refused(
-        self, contents: Contents, topic: str, failures: Sequence[RecordFailure], seconds: float, *, is_probe: bool
+        self,
+        contents: Contents,
+        topic: str,
+        checks: Sequence[HalfEntry],
+        failures: Sequence[RecordFailure],
+        seconds: float,
+        *,
+        is_probe: bool,
     ) -> None:
         """Let what is for this topic go by itself, unless its rules explain the refusal: the next draft follows them.
 
         Of several messages another topic may have refused one. The topic of a probe is not to blame then.
         """
         draft, lanes, reason = contents.draft, self._topics.lanes, f"topic {topic}: {failures[0].reason}"
-        checks = self._checks_for(draft, topic)
         records = [(one.offset, contents.bodies[one.offset].key, draft.now, 0) for one in checks]
         records = records or [*contents.records_for(topic, self._state.partition)]
         if not is_probe and self._topics.explain_refusal(topic, reason, records, draft.now):
