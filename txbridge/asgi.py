@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, PrepareError, answer_of
+from txbridge.client.errors import AlreadyDoneError, AnnouncementError, OutcomeUnknownError, PrepareError, answer_of
 
 if TYPE_CHECKING:
     from txbridge.client.async_bridge import AsyncBridge
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def _answer(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, PrepareError | OutcomeUnknownError | AlreadyDoneError)
+    assert isinstance(error, AnnouncementError)
     status, body, headers = answer_of(error)
     return JSONResponse(body, status, headers)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from txbridge.client.errors import AlreadyDoneError, OutcomeUnknownError, PrepareError, answer_of
+from txbridge.client.errors import AnnouncementError, answer_of
 
 
 class AnnouncementErrors:
@@ -19,7 +19,7 @@ class AnnouncementErrors:
         return self._get_response(request)
 
     def process_exception(self, _: HttpRequest, error: Exception) -> HttpResponse | None:
-        if not isinstance(error, PrepareError | OutcomeUnknownError | AlreadyDoneError):
+        if not isinstance(error, AnnouncementError):
             return None
         status, body, headers = answer_of(error)
         return JsonResponse(body, status=status, headers=headers)

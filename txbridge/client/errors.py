@@ -61,9 +61,11 @@ class AlreadyDoneError(TxBridgeError):
         self.transaction_id = transaction_id
 
 
-def answer_of(
-    error: PrepareError | OutcomeUnknownError | AlreadyDoneError,
-) -> tuple[int, dict[str, str], dict[str, str]]:
+#: What `announce` raises, and a web service has an answer to.
+AnnouncementError = PrepareError | OutcomeUnknownError | AlreadyDoneError
+
+
+def answer_of(error: AnnouncementError) -> tuple[int, dict[str, str], dict[str, str]]:
     """Return what a web service answers: status, body and headers."""
     if isinstance(error, AlreadyDoneError):
         # To a caller that had no answer, the repetition is the success that it has missed.
