@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "ratios": {
             f"{name}, s of processor time": Ratio(found.median(name, _CPU), goal, at_most=True)
             for name, goal in goals.items()
-            if name in found
+            if found.has_figure(name, _CPU)
         },
     }
 
