@@ -173,6 +173,21 @@ def test_p8_refusals_of_transactions_with_others_in_them_delay_no_probe(lanes: T
     assert lanes.next_probe(1_000) == ("bad", [1])
 
 
+def test_p9_a_lane_knows_all_that_a_kafka_transaction_holds_and_is_not_paid_for_by_each(lanes: TopicLanes):
+    class Finished(frozenset[int]):
+        def __iter__(self):
+            raise AssertionError("as many steps as others have finished")
+
+    # As many as a Kafka transaction has at most.
+    for offset in range(11_000):
+        lanes.lane_of("bad", "refused", 1_000).set_apart(offset, "refused")
+        lanes.let_wait(offset, TOPIC, 1_000)
+    assert lanes.refusal_of(0, TOPIC) == "refused"
+    lanes.leave_waiting(Finished(range(1, 100_000)))
+    lanes.leave_waiting({0})
+    assert lanes.next_probe(2_000) is None
+
+
 def test_the_time_of_the_next_probe_is_known(lanes: TopicLanes):
     assert lanes.next_try == float("inf")
     for offset in (1, 2):

@@ -291,3 +291,15 @@ def test_p8_what_a_topic_takes_is_believed_for_a_second_and_asked_once_for_all_p
     assert [health.why_endless({"good"}) for health in two] == [why, why]
     # The next plan knows it, too.
     assert [health.problem_of("good") for health in two] == [why, why]
+
+
+def test_p8_a_probe_that_ends_before_kafka_is_not_repeated_at_once(kafka: Kafka, health: TopicHealth):
+    probes = 0
+    for _ in range(10):
+        health.lanes.let_wait(7, ["bad"], kafka.seconds)
+        probes += health.lanes.next_probe(kafka.seconds) is not None
+        health.note_refusal("bad", 7, "topic bad: it has no key")
+        kafka.seconds += 0.1
+    # The first, and one behind a pause of two seconds.
+    assert probes == 1
+    assert health.lanes.next_try == float("inf")
