@@ -284,16 +284,8 @@ class KafkaCluster:
     ) -> tuple[dict[str, Future[Any]], dict[str, Future[Any]]]:
         """Describe these topics with the rights of this user, and their configurations, at once."""
         names = list(topics)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-
-        def request(admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
-            described: dict[Any, Future[Any]] = admin.describe_topics(
-                TopicCollection(names), include_authorized_operations=True, request_timeout=seconds
-            )
-            return described | admin.describe_configs(resources, request_timeout=seconds)
-
-        answers = self.ask(request, timeout)
-        return {name: answers[name] for name in names}, {one.name: answers[one] for one in resources}
+        answers = self.ask(partial(_request_topics_and_configs, names), timeout)
+        return {name: answers[name] for name in names}, {name: answers[_resource(name)] for name in names}
 
     def broker_count(self) -> int:
         return len(self.describe_cluster().nodes)
@@ -340,38 +332,27 @@ class KafkaCluster:
         return sorted(topic for topic in topics if topic.startswith(prefix))
 
     def read_topics(self, topics: Collection[str]) -> dict[str, Sight]:
-        """Describe each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
-        seen: dict[str, Sight] = {}
-        described = {}
-        client = self.admin
-        futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=self.bounds.seconds_left())
-        for topic, future in futures.items():
-            found = self._try_result(client, future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        """Describe each of these topics, one at least; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
+        client, absent = self.admin, KafkaError.UNKNOWN_TOPIC_OR_PART
+        answers = _request_topics_and_configs(list(topics), client, self.bounds.seconds_left())
+
+        def look_at(topic: str) -> Sight:
+            found = self._try_result(client, answers[topic], "DESCRIBE", topic, absent=absent)
             if found is None or isinstance(found, MissingRight):
-                seen[topic] = found
-            else:
-                described[topic] = found
-        if not described:
-            return seen
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
-        for resource, future in client.describe_configs(resources, request_timeout=self.bounds.seconds_left()).items():
-            topic = resource.name
-            config = self._try_result(
-                client, future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART
-            )
+                return found
+            config = self._try_result(client, answers[_resource(topic)], "DESCRIBE_CONFIGS", topic, absent=absent)
             if config is None or isinstance(config, MissingRight):
-                seen[topic] = config
-                continue
-            partitions = described[topic].partitions
-            seen[topic] = FoundTopic(
+                return config
+            return FoundTopic(
                 name=topic,
-                topic_id=str(described[topic].topic_id),
-                partitions=len(partitions),
-                replication_factor=min(len(partition.replicas) for partition in partitions),
-                leaderless=sum(partition.leader is None for partition in partitions),
+                topic_id=str(found.topic_id),
+                partitions=len(found.partitions),
+                replication_factor=min(len(partition.replicas) for partition in found.partitions),
+                leaderless=sum(partition.leader is None for partition in found.partitions),
                 config={name: entry.value for name, entry in config.items() if entry.value is not None},
             )
-        return seen
+
+        return {topic: look_at(topic) for topic in topics}
 
     def read_offsets(
         self,
@@ -450,6 +431,18 @@ class KafkaCluster:
             return unreachable(purpose, self._user, self._causes[0] or error)
         advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")
+
+
+def _resource(topic: str) -> ConfigResource:
+    return ConfigResource(ResourceType.TOPIC, topic)
+
+
+def _request_topics_and_configs(topics: list[str], admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
+    """Ask about topics, with the rights of this user, and about their configurations, by name and by resource."""
+    described: dict[Any, Future[Any]] = admin.describe_topics(
+        TopicCollection(topics), include_authorized_operations=True, request_timeout=seconds
+    )
+    return described | admin.describe_configs([*map(_resource, topics)], request_timeout=seconds)
 
 
 def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | None = None) -> None:
