@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -92,3 +93,6 @@ def needs(extra: str, what: str) -> Iterator[None]:
         if not package or package in _OURS or package in sys.stdlib_module_names:
             raise
         raise MissingExtraError(f"{what}: pip install 'txbridge[{extra}]'") from error
+
+
+needs_cli = partial(needs, "cli", "the command line needs typer, rich and pydantic")

@@ -17,7 +17,6 @@ from txbridge.embedded import EmbeddedKafka
 from txbridge.worker.ingest.decision_log import DecisionInbox
 from txbridge.worker.turn.commit_loop import CommitLoop
 
-_Offer = Callable[[DecisionEvent], None]
 _MESSAGES = 120
 
 

@@ -564,7 +564,7 @@ class HalfQueueMachine(RuleBasedStateMachine):
         assert self.topics.parked == {}
         assert self.worker.open_entries == []
         assert self.worker.queue.watermark == self.topics.half_end
-        assert list(self.worker.queue.iter_window()) == []
+        assert list(self.worker.queue.window) == []
 
 
 # Hypothesis may search five minutes longer for the smallest failing example.

@@ -153,16 +153,14 @@ class Worker:
         choice = planner.choose(records, self.topics.end_end, now)
         due_round = None
         if as_of is not None and choice.end == self.topics.end_end:
-            groups = self.queue.timers.groups_with_checks_due(as_of, 10**9)
+            due = self.queue.timers.groups_with_checks_due(as_of, 10**9)
             due_round = DueRound(
                 as_of,
                 discard_as_of=as_of,
-                groups=groups,
-                may_check=lambda group: group not in dead,
+                groups=[group for group in due if group not in dead],
                 obstacle=lambda _: None,
                 most_checks=room.checks,
                 most_discards=room.discards,
-                topics=set(),
                 is_probe=False,
             )
         return planner.plan(choice, now, due_round, may_discard=True, most_malformed=room.malformed)

@@ -469,7 +469,7 @@ MUTANTS |= {
     # The low watermark passes messages that are neither finished nor parked.
     "watermark_passes_the_undecided": put(Draft, "park_entries", _park_nothing),
     # A take-over reads only the newest records of OP.
-    "op_replayed_from_its_end": put(OpPositions, "start", property(lambda self: self._next)),
+    "op_replayed_from_its_end": put(OpPositions, "start", property(lambda self: self.end)),
     # A take-over reads OFFSET and OP with records of aborted transactions.
     "dirty_reads_at_take_over": put(
         restore,

@@ -139,15 +139,14 @@ class Partition:
     def due_round(
         self, as_of: int, checks: int = EVERYTHING, discards: int = EVERYTHING, groups: list[str] | None = None
     ) -> DueRound:
+        due = self.queue.timers.groups_with_checks_due(as_of, EVERYTHING) if groups is None else groups
         return DueRound(
             as_of,
             discard_as_of=as_of,
-            groups=self.queue.timers.groups_with_checks_due(as_of, EVERYTHING) if groups is None else groups,
-            may_check=lambda group: group not in self.dead,
+            groups=[group for group in due if group not in self.dead],
             obstacle=lambda one: self.unasked.get(one.group),
             most_checks=checks,
             most_discards=discards,
-            topics=set(),
             is_probe=False,
         )
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from txbridge.cli.options import SOURCES
-from txbridge.errors import needs
+from txbridge.errors import needs_cli
 from txbridge.interrupts import CTRL_C, EXIT_INTERRUPTED, end_on_signal
 from txbridge.masking import masked
 
@@ -96,7 +96,7 @@ _OF_NO_CLUSTER = {"purge", "demo"}
 def _load(name: str) -> dict[str, Any]:
     """The command of this name, as click has it."""
     module, attribute = _COMMANDS[name].split(".")
-    with needs("cli", "the command line needs typer, rich and pydantic"):
+    with needs_cli():
         found, alone = getattr(import_module(f"txbridge.cli.{module}"), attribute), typer.Typer()
     alone.rich_markup_mode = app.rich_markup_mode
     if isinstance(found, typer.Typer):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from txbridge.config.foreign_variables import forget_foreign_variables
-from txbridge.errors import TxBridgeError, needs
+from txbridge.errors import TxBridgeError, needs_cli
 from txbridge.masking import masked
 from txbridge.text import printable
 
@@ -115,7 +115,7 @@ def with_output(program: Callable[[], object]) -> object:
 def _run(arguments: Sequence[str] | None) -> object:
     forget_foreign_variables()
     try:
-        with needs("cli", "the command line needs typer, rich and pydantic"):
+        with needs_cli():
             # Only here: see the top of this module.
             from txbridge.cli.app import app  # noqa: PLC0415
         # The same name for a script and a module, also in the shell completion.

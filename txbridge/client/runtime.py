@@ -140,7 +140,8 @@ class Runtime:
 
     def is_called_by_it(self) -> bool:
         """Whether a callback calls this in a thread that serves this client. It must not wait for that thread."""
-        return self._ends.is_this_thread() or self._checks.is_this_thread() or self._halves.is_this_thread()
+        writers = tuple(self._halves.writers.values())
+        return threading.current_thread() in (self._ends.thread, self._checks.thread, *(one.thread for one in writers))
 
     def close(self, timeout: float | None, finish_checks: Callable[[float | None], None]) -> None:
         """Wait up to `timeout` seconds (None: no limit) for everything that has begun, and stop.

@@ -103,19 +103,15 @@ class OpPositions:
     def __init__(self, next_op: int) -> None:
         # OP offset of each, and the highest half offset that it names.
         self._records: deque[tuple[int, int]] = deque()
-        self._next = next_op
+        #: Lower bound of the end of OP, from the records that are known.
+        self.end = next_op
         #: OP offset of the last known record; -1 when none is known.
         self.last = -1
 
     @property
     def start(self) -> int:
         """OP offset from which a take-over must replay: that of the first record that names an offset >= watermark."""
-        return self._records[0][0] if self._records else self._next
-
-    @property
-    def end(self) -> int:
-        """Lower bound of the end of OP, from the records that are known."""
-        return self._next
+        return self._records[0][0] if self._records else self.end
 
     def count_from(self, op_offset: int) -> int:
         """Number of OP records from this one on, at or above `start`."""
@@ -128,14 +124,14 @@ class OpPositions:
         if is_needed or self._records:
             # From the first needed record on, every record is counted. `advance_start` looks at the first only.
             self._records.append((op_offset, max(half_offsets, default=-1)))
-        self.last, self._next = op_offset, op_offset + 1
+        self.last, self.end = op_offset, op_offset + 1
 
     def note_record(self, op_offset: int, half_offsets: Collection[int]) -> None:
         """Note where an OP record of ours landed. `advance_start` comes after."""
         self._records.append((op_offset, max(half_offsets)))
         # Its transaction is committed, so the marker takes an offset behind it, and our next record lands above that.
         # This makes a difference when retention has deleted all of OP and the log begins behind the marker.
-        self.last, self._next = op_offset, op_offset + 2
+        self.last, self.end = op_offset, op_offset + 2
 
     def advance_start(self, watermark: int) -> None:
         """Drop the first records while they name nothing at or above the low watermark, which has moved."""

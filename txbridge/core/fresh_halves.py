@@ -45,12 +45,12 @@ class FreshHalves:
 
     __slots__ = (
         *("_open_from", "births", "bytes", "envelopes", "first", "headers", "ids", "keys", "sizes", "start"),
-        *("unfinished", "values"),
+        *("stop", "unfinished", "values"),
     )
 
     def __init__(self) -> None:
-        #: Offset of the first row in the columns, and of the first message that is still fresh.
-        self.start = self.first = 0
+        #: Offset of the first row in the columns, of the first message that is still fresh, and behind the last one.
+        self.start = self.first = self.stop = 0
         # No message below this offset is open.
         self._open_from = 0
         #: Number and bytes of the fresh messages that are not finished.
@@ -71,11 +71,6 @@ class FreshHalves:
         return self.first <= offset < self.stop
 
     @property
-    def stop(self) -> int:
-        """Offset behind the last one."""
-        return self.start + len(self.ids)
-
-    @property
     def _columns(self) -> tuple[list[Any], ...]:
         return self.births, self.keys, self.values, self.headers, self.ids, self.envelopes, self.sizes
 
@@ -85,6 +80,7 @@ class FreshHalves:
             for column in self._columns:
                 column.clear()
             self.start = self.first = self._open_from = more.start
+        self.stop = more.stop
         self.bytes += more.bytes
         self.unfinished += more.unfinished
         for mine, its in zip(self._columns, more._columns, strict=True):
@@ -249,6 +245,7 @@ def read_plain(
         return None
     halves = FreshHalves()
     halves.start = halves.first = start
+    halves.stop = start + count
     halves.births, halves.keys, halves.values, halves.headers = births, keys, values, headers
     halves.ids, halves.envelopes = ids, envelopes
     halves.sizes = [

@@ -18,7 +18,7 @@ from txbridge.core.fresh_halves import FreshHalves
 from txbridge.core.half_entry import HalfEntry
 from txbridge.core.half_message import HalfMessage
 from txbridge.core.offset_topic import ParkedEntries
-from txbridge.core.open_messages import OpenCounts, OpenMessages
+from txbridge.core.open_messages import OpenMessages
 from txbridge.core.states import Outcome, TransactionState
 from txbridge.core.timers import Timers
 
@@ -69,7 +69,10 @@ class HalfQueue:
         self.first_of = self._recent.first_of
         #: The open message at an offset, or None.
         self.entry = self._entries.get
-        self._window: deque[tuple[int, int]] = deque()
+        #: Open messages by group, state and age; for any thread.
+        self.open_counts = self._entries.open_counts
+        #: Offsets at or above the watermark that were read and are not fresh, with their sizes, in order.
+        self.window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
         self.timers = Timers(policy, self._entries)
         #: Positions of the OP records that a take-over needs.
@@ -170,7 +173,7 @@ class HalfQueue:
         if offset < self.half_position:
             return False
         self.half_position = offset + 1
-        self._window.append((offset, size))
+        self.window.append((offset, size))
         self._window_bytes += size
         return True
 
@@ -238,7 +241,7 @@ class HalfQueue:
     @property
     def watermark(self) -> int:
         """The low watermark: every half message below it is finished or parked."""
-        return self._window[0][0] if self._window else self.half_position
+        return self.window[0][0] if self.window else self.half_position
 
     @property
     def recent_start(self) -> int:
@@ -266,10 +269,6 @@ class HalfQueue:
     def malformed(self) -> frozenset[int]:
         """Offsets of malformed records of HALF that still have to be copied to the discard topic."""
         return frozenset(self._malformed)
-
-    def iter_window(self) -> Iterator[tuple[int, int]]:
-        """Offsets at or above the watermark that were read, with their sizes, in order."""
-        return iter(self._window)
 
     def find_id(self, transaction_id: str) -> KnownId | None:
         """An open message, or one of the last ones, by its id."""
@@ -308,10 +307,6 @@ class HalfQueue:
             or 2 * (self._window_bytes + self.fresh.bytes) > policy.park_after_bytes
         )
 
-    def open_counts(self) -> OpenCounts:
-        """Open messages by group, state and age; for any thread."""
-        return self._entries.open_counts()
-
     def iter_open(self) -> Iterator[HalfEntry]:
         """Open messages: nearly in the order of offsets, so that the first ones are among the oldest."""
         yield from self._entries
@@ -334,7 +329,7 @@ class HalfQueue:
         heads = self.timers.list_heads(until)
         # The first entry that holds the watermark back is the next to be parked. Those behind it follow.
         passed_bytes = 0
-        for offset, size in self._window:
+        for offset, size in self.window:
             entry = self._entries.get(offset)
             if entry is not None and not entry.parked:
                 lags = self.lags_behind(offset, passed_bytes)
@@ -392,7 +387,7 @@ class HalfQueue:
 
     def advance_watermark(self) -> None:
         """Move the low watermark over all finished or parked messages, and free their places in the window."""
-        window, finished = self._window, self._outcomes.pop
+        window, finished = self.window, self._outcomes.pop
         while window:
             offset, size = window[0]
             outcome = finished(offset, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import sha256
 
 #: Kafka's headers: an ordered list in which a name may repeat and a value may be null.
@@ -147,33 +147,27 @@ def _prefixed(namespace: str, name: str) -> str:
     return f"{namespace}.{name}" if namespace else name
 
 
-class _InNamespace:
-    """A property: this name, in the namespace."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, names: Names, _owner: type[Names]) -> str:
-        return _prefixed(names.namespace, self._name)
+def _in_namespace(name: str) -> cached_property[str]:
+    return cached_property(lambda names: _prefixed(names.namespace, name))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Names:
     """All names of one namespace (an environment that shares a cluster with others); "" means no prefix."""
 
     namespace: str = ""
 
-    half = _InNamespace("RMQ_SYS_TRANS_HALF_TOPIC")
-    end = _InNamespace("RMQ_SYS_TRANS_END_TOPIC")
-    op = _InNamespace("RMQ_SYS_TRANS_OP_HALF_TOPIC")
-    offset = _InNamespace("RMQ_SYS_TRANS_OFFSET_TOPIC")
-    discard = _InNamespace("TRANS_CHECK_MAX_TIME_TOPIC")
+    half = _in_namespace("RMQ_SYS_TRANS_HALF_TOPIC")
+    end = _in_namespace("RMQ_SYS_TRANS_END_TOPIC")
+    op = _in_namespace("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    offset = _in_namespace("RMQ_SYS_TRANS_OFFSET_TOPIC")
+    discard = _in_namespace("TRANS_CHECK_MAX_TIME_TOPIC")
     #: The topic for the findings of an audit that follows the log, unless the user names another one.
-    violations = _InNamespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
+    violations = _in_namespace("TRANS_AUDIT_VIOLATIONS_TOPIC")
     #: The topic of the relays' progress. Workers and clients do not use it.
-    outbox = _InNamespace("RMQ_SYS_TRANS_OUTBOX_TOPIC")
+    outbox = _in_namespace("RMQ_SYS_TRANS_OUTBOX_TOPIC")
     #: The consumer group of the workers, unless the option app_id names another one.
-    worker_group = _InNamespace(SYSTEM_GROUP)
+    worker_group = _in_namespace(SYSTEM_GROUP)
 
     @property
     def internal(self) -> tuple[str, ...]:

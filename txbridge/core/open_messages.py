@@ -117,6 +117,10 @@ class OpenMessages:
         self._rows = ParkedTable()
         self._rows.sort_rows()
         self._counter = OpenCounter()
+        #: Number of messages by group, state and age; for any thread.
+        self.open_counts = self._counter.copy_counts
+        #: The same as `get`, but None for a row; quicker.
+        self.get_object = self._objects.get
 
     def __len__(self) -> int:
         return len(self._objects) + len(self._rows)
@@ -137,10 +141,6 @@ class OpenMessages:
         if entry is None and self._rows:
             entry = self._rows.get_row(offset)
         return entry
-
-    def get_object(self, offset: int) -> HalfEntry | None:
-        """The same as `get`, but None for a row; quicker."""
-        return self._objects.get(offset)
 
     def find_id(self, transaction_id: str) -> int | None:
         """Offset of the message with this transaction id. Looks at every message."""
@@ -234,7 +234,3 @@ class OpenMessages:
     def uncount_fresh(self, group: str, births: Sequence[int]) -> None:
         """Uncount fresh messages of a group that are finished, or about to be added here."""
         self._counter.add_births(group, births, -1)
-
-    def open_counts(self) -> OpenCounts:
-        """Number of messages by group, state and age; for any thread."""
-        return self._counter.copy_counts()

@@ -296,6 +296,7 @@ class Timers:
         self._policy = policy
         self._entries = entries
         self._checks = CheckGroups(self._awaits_check)
+        self.in_turn = self._checks.in_turn
         # The first check of each message that was just read, until it is due: nearly all are decided by then.
         self._first_checks = TimerQueue(self._awaits_first_check, cleaned=False)
         self._exhausted = TimerQueue(self._is_exhausted)
@@ -385,10 +386,6 @@ class Timers:
         """Whether a check of this group is due."""
         self._move_ripe(now)
         return self._checks.is_due(group, now)
-
-    def in_turn(self, groups: Iterable[str]) -> list[str]:
-        """Sort groups by their last turn: the group that was served last comes last."""
-        return self._checks.in_turn(groups)
 
     def take_checks_due(self, group: str, now: int, limit: int) -> list[HalfEntry]:
         """Remove up to `limit` messages of a group whose check is due."""

@@ -230,13 +230,14 @@ class KafkaCluster:
             self._worked.set()
             return self._clients[0]
 
-    def _give_up(self, client: AdminClient | None = None) -> None:
-        """Make the next request use another client than this one. Requests that wait for it still hold it."""
+    def _give_up(self, client: AdminClient) -> None:
+        """Make the next request use another client than this one. Requests that wait for it, and the caller, hold it.
+
+        So it does not end under the lock: that takes as long as its threads take to end.
+        """
         with self._lock:
-            given_up = self._clients[:] if client is None or client in self._clients else []
-            self._clients[:] = [] if given_up else self._clients
-        # Outside the lock: ending a client takes as long as its threads take to end.
-        del given_up
+            if client in self._clients:
+                self._clients.remove(client)
 
     def ask(self, request: Request[_K], timeout: float) -> dict[_K, Future[Any]]:
         """Return the answers to `request`, all of them completed, within `timeout` seconds.
@@ -283,16 +284,8 @@ class KafkaCluster:
     ) -> tuple[dict[str, Future[Any]], dict[str, Future[Any]]]:
         """Describe these topics with the rights of this user, and their configurations, at once."""
         names = list(topics)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-
-        def request(admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
-            described: dict[Any, Future[Any]] = admin.describe_topics(
-                TopicCollection(names), include_authorized_operations=True, request_timeout=seconds
-            )
-            return described | admin.describe_configs(resources, request_timeout=seconds)
-
-        answers = self.ask(request, timeout)
-        return {name: answers[name] for name in names}, {one.name: answers[one] for one in resources}
+        answers = self.ask(partial(_request_topics_and_configs, names), timeout)
+        return {name: answers[name] for name in names}, {name: answers[_resource(name)] for name in names}
 
     def broker_count(self) -> int:
         return len(self.describe_cluster().nodes)
@@ -304,7 +297,7 @@ class KafkaCluster:
         try:
             return self.bounds.result_of(future)
         except KafkaException as failure:
-            raise self._translate_error(failure.args[0], "describe the cluster") from None
+            raise self._translate_error(failure.args[0], "describe the cluster", client) from None
 
     def read_greeting(self, topic: str) -> Greeting:
         """Ask any broker about its cluster; this needs no controller. Naming a topic keeps the answer short.
@@ -313,14 +306,15 @@ class KafkaCluster:
         """
         deadline = Deadline(self.bounds.seconds_left())
         while True:
+            client = self.admin
             try:
-                metadata = self.admin.list_topics(topic, timeout=max(_SHORTEST_S, min(deadline.left, _HANDSHAKE_S)))
+                metadata = client.list_topics(topic, timeout=max(_SHORTEST_S, min(deadline.left, _HANDSHAKE_S)))
                 break
             except KafkaException as failure:
                 error = failure.args[0]
                 self.serve_errors()
                 if is_refused(self._causes[0]) or deadline.is_over or error.code() not in {TIMED_OUT, TRANSPORT}:
-                    raise self._translate_error(error, "connect") from None
+                    raise self._translate_error(error, "connect", client) from None
         self._causes.append(None)
         return Greeting(
             str(metadata.cluster_id),
@@ -330,43 +324,35 @@ class KafkaCluster:
 
     def topics_with_prefix(self, prefix: str) -> list[str]:
         """Names of the topics that begin with `prefix`, as far as this user may see them."""
+        client = self.admin
         try:
-            topics = self.admin.list_topics(timeout=self.bounds.seconds_left()).topics
+            topics = client.list_topics(timeout=self.bounds.seconds_left()).topics
         except KafkaException as failure:
-            raise self._translate_error(failure.args[0], "list the topics") from None
+            raise self._translate_error(failure.args[0], "list the topics", client) from None
         return sorted(topic for topic in topics if topic.startswith(prefix))
 
     def read_topics(self, topics: Collection[str]) -> dict[str, Sight]:
-        """Describe each topic; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
-        seen: dict[str, Sight] = {}
-        described = {}
-        client = self.admin
-        futures = client.describe_topics(TopicCollection(list(topics)), request_timeout=self.bounds.seconds_left())
-        for topic, future in futures.items():
-            found = self._try_result(future, "DESCRIBE", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        """Describe each of these topics, one at least; needs DESCRIBE and DESCRIBE_CONFIGS on it."""
+        client, absent = self.admin, KafkaError.UNKNOWN_TOPIC_OR_PART
+        answers = _request_topics_and_configs(list(topics), client, self.bounds.seconds_left())
+
+        def look_at(topic: str) -> Sight:
+            found = self._try_result(client, answers[topic], "DESCRIBE", topic, absent=absent)
             if found is None or isinstance(found, MissingRight):
-                seen[topic] = found
-            else:
-                described[topic] = found
-        if not described:
-            return seen
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in described]
-        for resource, future in client.describe_configs(resources, request_timeout=self.bounds.seconds_left()).items():
-            topic = resource.name
-            config = self._try_result(future, "DESCRIBE_CONFIGS", topic, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+                return found
+            config = self._try_result(client, answers[_resource(topic)], "DESCRIBE_CONFIGS", topic, absent=absent)
             if config is None or isinstance(config, MissingRight):
-                seen[topic] = config
-                continue
-            partitions = described[topic].partitions
-            seen[topic] = FoundTopic(
+                return config
+            return FoundTopic(
                 name=topic,
-                topic_id=str(described[topic].topic_id),
-                partitions=len(partitions),
-                replication_factor=min(len(partition.replicas) for partition in partitions),
-                leaderless=sum(partition.leader is None for partition in partitions),
+                topic_id=str(found.topic_id),
+                partitions=len(found.partitions),
+                replication_factor=min(len(partition.replicas) for partition in found.partitions),
+                leaderless=sum(partition.leader is None for partition in found.partitions),
                 config={name: entry.value for name, entry in config.items() if entry.value is not None},
             )
-        return seen
+
+        return {topic: look_at(topic) for topic in topics}
 
     def read_offsets(
         self,
@@ -393,7 +379,7 @@ class KafkaCluster:
             request_timeout=self.bounds.seconds_left(),
             validate_only=dry_run,
         )
-        return {topic: self._refusal_of(future, "CREATE", topic) for topic, future in futures.items()}
+        return {topic: self._refusal_of(client, future, "CREATE", topic) for topic, future in futures.items()}
 
     def alter_topics(self, changes: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, str | None]:
         """Set these properties of these topics and no others; returns for each the reason of its refusal, or None."""
@@ -413,11 +399,11 @@ class KafkaCluster:
             resources, request_timeout=self.bounds.seconds_left(), validate_only=dry_run
         )
         return {
-            resource.name: self._refusal_of(future, "ALTER_CONFIGS", resource.name)
+            resource.name: self._refusal_of(client, future, "ALTER_CONFIGS", resource.name)
             for resource, future in futures.items()
         }
 
-    def _try_result(self, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
+    def _try_result(self, client: AdminClient, future: Future[Any], right: str, topic: str, *, absent: int) -> Any:
         try:
             return self.bounds.result_of(future)
         except KafkaException as failure:
@@ -426,24 +412,37 @@ class KafkaCluster:
                 return None
             if is_denied(error):
                 return MissingRight(right, topic)
-            raise self._translate_error(error, f"{right} topic {topic}") from None
+            raise self._translate_error(error, f"{right} topic {topic}", client) from None
 
-    def _refusal_of(self, future: Future[Any], right: str, topic: str) -> str | None:
+    def _refusal_of(self, client: AdminClient, future: Future[Any], right: str, topic: str) -> str | None:
         try:
-            outcome = self._try_result(future, right, topic, absent=KafkaError.TOPIC_ALREADY_EXISTS)
+            outcome = self._try_result(client, future, right, topic, absent=KafkaError.TOPIC_ALREADY_EXISTS)
         except KafkaUnreachableError:
             raise
         except EnvironmentProblemError as refusal:
             return str(refusal)
         return str(outcome) if isinstance(outcome, MissingRight) else None
 
-    def _translate_error(self, error: KafkaError, purpose: str) -> EnvironmentProblemError:
+    def _translate_error(self, error: KafkaError, purpose: str, client: AdminClient) -> EnvironmentProblemError:
+        """The error of a request of this client, which is given up if it reaches nothing. Not one made since."""
         if error.code() in UNREACHABLE:
             self.serve_errors()
-            self._give_up()
+            self._give_up(client)
             return unreachable(purpose, self._user, self._causes[0] or error)
         advice = f". {ALIKE}: choose another name" if "collides" in error.str() else ""
         return EnvironmentProblemError(f"Kafka refused ({purpose}): {error.str()}{advice}")
+
+
+def _resource(topic: str) -> ConfigResource:
+    return ConfigResource(ResourceType.TOPIC, topic)
+
+
+def _request_topics_and_configs(topics: list[str], admin: AdminClient, seconds: float) -> dict[Any, Future[Any]]:
+    """Ask about topics, with the rights of this user, and about their configurations, by name and by resource."""
+    described: dict[Any, Future[Any]] = admin.describe_topics(
+        TopicCollection(topics), include_authorized_operations=True, request_timeout=seconds
+    )
+    return described | admin.describe_configs([*map(_resource, topics)], request_timeout=seconds)
 
 
 def wait_for(condition: Callable[[], bool], complaint: str, bounds: Bounds | None = None) -> None:

@@ -238,6 +238,8 @@ class FencedProducer:
         # The requests around the records of a transaction have the transaction's own time-out.
         self._timeout_s = commit_timeout_ms / 1000
         self._watch = EndTxnWatch(librdkafka_logger(), forward_debug=bool(kafka.get("debug")))
+        #: Requests to register partitions since the last call, as far as librdkafka has logged them.
+        self.take_registrations = self._watch.take_registrations
         self._producer: Producer | None = None
 
     def take_fence(self) -> None:
@@ -254,10 +256,6 @@ class FencedProducer:
     def must_fence(self) -> bool:
         """Whether the fence has to be taken again before the next transaction."""
         return self._producer is None
-
-    def take_registrations(self) -> Registrations:
-        """Requests to register partitions since the last call, as far as librdkafka has logged them."""
-        return self._watch.take_registrations()
 
     def commit_records(self, fill: Callable[[Producer], None], reports: Reports) -> None:
         """Commit a Kafka transaction of the records that `fill` produces and flushes; their reports go to `reports`.

@@ -132,7 +132,8 @@ class TopicMemory:
 
     def __init__(self, believed_s: float | None = None) -> None:
         self._believed_s = believed_s
-        self._known: dict[str, LookedUpTopic] = {}
+        #: The last answers, without a question.
+        self.known: dict[str, LookedUpTopic] = {}
         #: Monotonic time (s) at which all of it is dropped. Clients can name any number of topics.
         self._until = 0.0
         #: Topics that have refused a record for its size.
@@ -144,28 +145,23 @@ class TopicMemory:
         What Kafka has answered by then is remembered, so that the next call asks about the rest.
         """
         believed_s = self._believed_s or BELIEVED_S
-        found = {topic: one for topic in topics if (one := self._known.get(topic)) and one.until > now}
+        found = {topic: one for topic in topics if (one := self.known.get(topic)) and one.until > now}
         unknown = sorted(set(topics) - found.keys())
         if unknown and now >= self._until:
-            self._known, self._until = dict(found), now + believed_s
+            self.known, self._until = dict(found), now + believed_s
         try:
             for first in range(0, len(unknown), _MOST_ASKED):
                 asked = _ask_kafka(cluster, unknown[first : first + _MOST_ASKED], now + believed_s)
                 found |= asked
-                self._known.update(asked)
+                self.known.update(asked)
         except UnansweredError:
             self._until = now + _AGAIN_S
-            self._known |= {topic: found[topic]._replace(until=self._until) for topic in unknown if topic in found}
+            self.known |= {topic: found[topic]._replace(until=self._until) for topic in unknown if topic in found}
             raise
         return found
 
-    @property
-    def known(self) -> Mapping[str, LookedUpTopic]:
-        """The last answers, without a question."""
-        return self._known
-
     def forget(self) -> None:
-        self._known = {}
+        self.known = {}
 
 
 def _ask_kafka(cluster: KafkaCluster, topics: Sequence[str], until: float) -> dict[str, LookedUpTopic]:

@@ -77,7 +77,7 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         open_reader(connection, names.half, partition, committed=False) as half,
         open_reader(connection, names.end, partition, committed=False) as end,
     ):
-        offset_topic = _read_offset_topic(connection, partition, half)
+        offset_topic, _ = read_offset(connection, partition, half)
         checkpoint = offset_topic.checkpoint
         nothing = Acknowledged(False, [f"partition {partition} has lost nothing: all needed records are there"])
         if checkpoint is None:
@@ -106,10 +106,6 @@ def acknowledge(connection: Connection, partition: int, *, reason: str, operator
         rest = " ..." if len(gone) > _NAMED else ""
         lines.append(f"{counted(len(gone), 'open message')} {were} among them: {named_ones}{rest}")
     return Acknowledged(True, [*texts, *lines])
-
-
-def _read_offset_topic(connection: Connection, partition: int, reader: PartitionReader) -> OffsetTopic:
-    return read_offset(connection, partition, bounds_of(reader, connection.names.offset))[0]
 
 
 def _losses(
@@ -257,7 +253,7 @@ def _write_once(
     fenced = FencedProducer(connection.kafka, names.transactional_id(partition), names.half, _COMMIT_TIMEOUT_MS)
     fenced.take_fence()
     with open_reader(connection, names.half, partition, committed=False) as reader:
-        found = _read_offset_topic(connection, partition, reader)
+        found, _ = read_offset(connection, partition, reader)
     if found.checkpoint != before:
         raise EnvironmentProblemError(
             f"a worker has written a new checkpoint of partition {partition}: run the command again"

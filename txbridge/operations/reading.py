@@ -96,7 +96,7 @@ def read_view(connection: Connection, partition: int) -> PartitionView:
     ):
         # HALF's end comes first: a message that is prepared and decided during this read must not appear as pending.
         half_start, half_end = bounds_of(half)
-        offset_topic, warnings = read_offset(connection, partition, bounds_of(half, names.offset))
+        offset_topic, warnings = read_offset(connection, partition, half)
         view = PartitionView(offset_topic, connection.policy, half_start, half_end, warnings=warnings)
         # These come after OFFSET: an offset in the checkpoint cannot lie behind them, unless a log was cut.
         bounds = {"half": bounds_of(half), "op": bounds_of(half, names.op), "end": bounds_of(half, names.end)}
@@ -140,8 +140,10 @@ def bounds_of(reader: PartitionReader, topic: str | None = None) -> tuple[int, i
             time.sleep(_ELECTION_POLL_S)
 
 
-def read_offset(connection: Connection, partition: int, bounds: tuple[int, int]) -> tuple[OffsetTopic, list[str]]:
+def read_offset(connection: Connection, partition: int, any_reader: PartitionReader) -> tuple[OffsetTopic, list[str]]:
+    """OFFSET of a partition, and warnings. A reader of any other of its topics asks where OFFSET begins and ends."""
     topic = connection.names.offset
+    bounds = bounds_of(any_reader, topic)
     # With the policy, the next check has the same due time as in the owner.
     offset_topic = OffsetTopic(connection.names, partition, connection.policy)
     warnings: list[str] = []

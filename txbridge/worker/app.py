@@ -147,7 +147,7 @@ class BridgeApp(faust.App):  # type: ignore[misc]  # Faust has no types for mypy
             outside=self.outside,
             slots=slots_for(layout.partitions, len(found)),
         )
-        self.own_monitor.metrics.found_partitions(layout.partitions)
+        self.own_monitor.metrics.partitions_found = layout.partitions
         self.worker = Worker(context, settings.app_id, self.conf.broker_client_id, layout)
         self.own_monitor.health.look_after(self.worker)
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
@@ -14,7 +15,6 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from txbridge.backoff import Backoff
 from txbridge.core.decision_record import DecisionEvent
 from txbridge.core.half_queue import HalfQueue
-from txbridge.core.names import Names
 from txbridge.deadline import Deadline
 from txbridge.errors import TxBridgeError
 from txbridge.kafka.admin import Bounds
@@ -82,7 +82,7 @@ class PartitionOwner(threading.Thread):
     def __init__(self, context: PartitionContext, partition: int, confirm: Callable[[int], bool]) -> None:
         super().__init__(name=f"txbridge-partition-{partition}", daemon=True)
         self.partition = partition
-        self.inbox = DecisionInbox(context.outside, next_event=lambda: context.next_event(partition))
+        self.inbox = DecisionInbox(context.outside, next_event=partial(context.next_event, partition))
         self._context = context
         self._outside = context.outside
         self._confirm = confirm
@@ -129,7 +129,7 @@ class PartitionOwner(threading.Thread):
             serving=True,
             open=queue.open_counts(),
             end_lag=max(0, serving.decision_log.known_end - applied),
-            checks_overdue=commit_loop.checks_overdue,
+            checks_overdue=commit_loop.round.watch.overdue,
             clock_ahead=None if (ahead := commit_loop.clock.ahead_ms) is None else ahead / 1000,
         )
 
@@ -259,7 +259,7 @@ class PartitionOwner(threading.Thread):
                 if commit_loop.pause:
                     self._outside.wait(self._stopping, commit_loop.pause)
                     continue
-                decision_log.gather_events(commit_loop.rest)
+                self.inbox.gather_events(commit_loop.rest)
                 try:
                     decision_log.take_in_events(commit_loop.idle)
                     commit_loop.run()
@@ -291,7 +291,7 @@ class Worker:
     """Starts and stops owners as the group's assignment changes. `client_id` is unique to this process in the group."""
 
     def __init__(self, context: PartitionContext, group: str, client_id: str, start: Layout) -> None:
-        self._context = context
+        self._context, self.names = context, context.names
         self._group = group
         self._client_id = client_id
         self._lock = threading.Lock()
@@ -402,10 +402,6 @@ class Worker:
     def ask_groups(self, groups: Iterable[str]) -> dict[str, Future[Any]]:
         """Ask Kafka to describe consumer groups, and return futures; never waits. Raises KafkaException."""
         return self._context.membership.ask(groups)
-
-    @property
-    def names(self) -> Names:
-        return self._context.names
 
     def visible_groups(self) -> list[str]:
         """Producer groups that have a check topic; one request. Raises KafkaUnreachableError."""

@@ -202,5 +202,5 @@ class InternalTopics:
                 f"HALF, END, OP and OFFSET have {count} partitions, {before} before: messages of one key that were "
                 "prepared before and after may overtake each other"
             )
-            self._metrics.found_partitions(count)
+            self._metrics.partitions_found = count
         return ""

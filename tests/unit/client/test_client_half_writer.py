@@ -201,7 +201,7 @@ def test_no_caller_hangs_whatever_a_step_of_the_thread_raises(wire):
     wire.connect = wire.close = broken
     writer = new_writer(wire)
     writer.start()
-    writer.wait_for_connection()
+    writer.connected.wait()
     reports = SimpleQueue()
     writer.after_reports = broken
     writer.write_half(Message("real", b""), ID, reports.put)
@@ -253,14 +253,9 @@ class Writer:
         self.linger, self.thread = linger, thread
         self.log = []
         self.on_their_way = 0
-        self._go_on = go_on if thread != "half" else None
-
-    @property
-    def is_connected(self):
-        return self._go_on is None or self._go_on.is_set()
-
-    def wait_for_connection(self):
-        assert self._go_on is None or self._go_on.wait(120)
+        self.connected = threading.Event() if go_on is None or thread == "half" else go_on
+        if self.connected is not go_on:
+            self.connected.set()
 
     def start(self):
         if "start" not in self.log:

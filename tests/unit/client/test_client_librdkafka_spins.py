@@ -83,7 +83,7 @@ def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
     writers.start()
     try:
         # Until all needed producers are connected, the first one takes more than it should.
-        while len(made) < producers or not all(writer.is_connected for writer in made):
+        while len(made) < producers or not all(writer.connected.is_set() for writer in made):
             _prepare_in_threads(writers, threads)
         each = []
         for _ in range(3):

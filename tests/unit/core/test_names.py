@@ -105,8 +105,8 @@ def test_no_internal_topic_of_any_namespace_can_be_a_real_topic(own, other):
     # All properties of `Names` except for a group's name, so that a new one is tested as well.
     topics = {
         getattr(Names(other), name)
-        for name, member in vars(Names).items()
-        if isinstance(member, property | names._InNamespace) and name not in {"worker_group", "identified", "internal"}
+        for name, one in vars(Names).items()
+        if isinstance(one, property | names.cached_property) and name not in {"worker_group", "identified", "internal"}
     }
     topics |= {*Names(other).identified.values(), Names(other).check("orders"), Names(other).check("orders.eu.de")}
     assert len(topics) == 9

@@ -30,7 +30,7 @@ def test_a_record_is_read_once():
     assert partition.queue.read_half(half(0)) is True
     assert partition.queue.read_half(half(0)) is False
     assert partition.queue.read_malformed(0, 5) is False
-    assert list(partition.queue.iter_window()) == [(0, 100)]
+    assert list(partition.queue.window) == [(0, 100)]
 
 
 def test_p9_it_does_not_lag_by_more_than_the_time_allowed():

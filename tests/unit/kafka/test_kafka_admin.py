@@ -161,19 +161,32 @@ def test_questions_of_several_threads_do_not_wait_for_each_other(monkeypatch: py
         assert time.monotonic() - began < 2 * 3.0
 
 
+class Unanswered:
+    meanwhile = poll = print
+
+    def describe_topics(self, *_: object, **__: object) -> dict[str, Future[str]]:
+        self.meanwhile()
+        return {"orders": failed(KafkaError._TIMED_OUT)}
+
+    describe_configs = describe_topics
+
+
 def test_nor_does_one_of_a_cluster_that_did_not_answer() -> None:
-    class Admin:
-        def describe_topics(self, *_: object, **__: object) -> dict[str, Future[str]]:
-            return {"orders": failed(KafkaError._TIMED_OUT)}
-
-        poll = print
-
     def ask_twice(cluster: KafkaCluster) -> None:
         for _ in range(2):
             with suppress(KafkaUnreachableError):
                 cluster.within(Bounds()).read_topics(["orders"])
 
-    assert given_up(Admin, ask_twice) == [None, None]
+    assert given_up(Unanswered, ask_twice) == [None, None]
+
+
+def test_a_client_that_another_thread_has_made_meanwhile_is_not_given_up() -> None:
+    first: Any = Unanswered()
+    cluster = requests([first, second := Unanswered()])
+    first.meanwhile = lambda: (cluster._give_up(first), cluster.admin)
+    with pytest.raises(KafkaUnreachableError):
+        cluster.within(Bounds()).read_topics(["orders"])
+    assert cluster.admin is second
 
 
 @pytest.mark.parametrize("use", ["a cluster", "questions about groups"])

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from tests.support.client_fakes import FakeRecord
 from tests.support.open_messages import DISCARDED, HELD, PENDING, SCHEDULED
@@ -143,9 +142,6 @@ class Consumer:
 
     def get_watermark_offsets(self, one, **_):
         return 0, len(self._logs.records[one.topic, one.partition])
-
-    def offsets_for_times(self, places, **_):
-        return [TopicPartition(one.topic, one.partition, self.get_watermark_offsets(one)[1]) for one in places]
 
     def poll(self, _timeout):
         self._logs.on_poll.get(self._place[0], lambda: None)()

@@ -86,10 +86,10 @@ def test_an_owner_that_reads_end_itself_gathers_for_as_long_as_before() -> None:
     state.decision_reader, state.checkpoint = reader, SimpleNamespace(marks={})
     log = DecisionLog(Names(), state, inbox, outside)
     inbox.unlevel()
-    log.gather_events(0.2)
+    inbox.gather_events(0.2)
     assert outside.now_s == 0
     log.take_in_events(0)
-    log.gather_events(0.2)
+    inbox.gather_events(0.2)
     assert outside.now_s == pytest.approx(0.2)
 
 

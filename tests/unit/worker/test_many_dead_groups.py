@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import Future
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +57,7 @@ class World:
         attended = self.groups.attend_groups(
             lambda limit: due.groups_with_checks_due(NOW, limit), lambda group: due.has_checks_due(group, NOW)
         )
-        due_round = replace(self.partition.due_round(NOW, 1_000, groups=attended), may_check=self.groups.is_alive)
+        due_round = self.partition.due_round(NOW, 1_000, groups=[*filter(self.groups.is_alive, attended)])
         planner = self.partition.planner
         draft = planner.plan(planner.choose([], 0, NOW), NOW, due_round, may_discard=False, most_malformed=0)
         checked = [entry.group for entry in draft.checks]

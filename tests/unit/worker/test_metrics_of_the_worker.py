@@ -160,7 +160,7 @@ def test_what_is_not_known_is_no_zero():
     facts = [PartitionFacts(0, serving=True, open=known), PartitionFacts(1, serving=True, open=OpenCounts({}, {}))]
     metrics, answers = WorkerMetrics(), [facts]
     metrics.watch_partitions(lambda: answers[-1], lambda: True)
-    metrics.found_partitions(2)
+    metrics.partitions_found = 2
     value = metrics.registry.get_sample_value
     pending = {"group": "orders", "state": "pending"}
     assert value("txbridge_half_messages", pending) == 172

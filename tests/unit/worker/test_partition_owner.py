@@ -51,12 +51,13 @@ class Attempts:
             outside=self.time,
             names=Names(),
             metrics=metrics,
+            next_event=print,
             no_longer_held=SimpleNamespace(service=nullcontext, log_due=lambda _now: None),
             slots=PartitionSlots(),
         )
         monkeypatch.setattr(partitions, "take_over", self._take_over)
         monkeypatch.setattr(partitions, "CommitLoop", lambda *_: self)
-        decision_log = SimpleNamespace(gather_events=lambda _rest: None, take_in_events=lambda _idle: None)
+        decision_log = SimpleNamespace(take_in_events=lambda _idle: None)
         monkeypatch.setattr(partitions, "DecisionLog", lambda *_: decision_log)
 
     def pauses(self) -> list[float]:

@@ -367,7 +367,7 @@ class FakeTopics:
 def watching(topics, worker):
     """The metrics of a worker that compares these topics with those of now."""
     metrics = WorkerMetrics()
-    metrics.found_partitions(4)
+    metrics.partitions_found = 4
     start = dataclasses.replace(
         LAYOUT, topic_ids={NAMED[short]: str(one) for short, one in topics.ids.items()}, cluster_id=topics.cluster
     )

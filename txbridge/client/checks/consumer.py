@@ -104,23 +104,19 @@ class CheckConsumer:
         self._stopping = threading.Event()
         self._consumer = create_client(Consumer, config, connection)
         process.owns_handle(self)
-        self._thread = threading.Thread(target=self._run, name="txbridge-check", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="txbridge-check", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Read no more requests; returns at once."""
         self._stopping.set()
 
-    def is_this_thread(self) -> bool:
-        """Whether the thread of the checks calls this."""
-        return threading.current_thread() is self._thread
-
     def close(self, timeout: float | None = None) -> None:
         """Stop and leave the group. `timeout` is in seconds; None waits as long as librdkafka tries."""
         self._stopping.set()
-        join(self._thread, timeout)
+        join(self.thread, timeout)
 
     def _run(self) -> None:
         self._subscribe_to_checks()
@@ -152,7 +148,7 @@ class CheckConsumer:
             self._next_commit = now + _COMMIT_S
             self._commit_offsets()
         link = self._connection
-        is_quiet = link.silent_for < PROOF_EVERY_S and link.errors == self._errors_seen and self._assigned
+        is_quiet = link.answered.age < PROOF_EVERY_S and link.errors == self._errors_seen and self._assigned
         if link.is_unsure or (not is_quiet and now >= self._next_probe):
             self._probe_kafka()
             # Counted from the question, so that an answer that is late, or lost, has a successor within FRESH_S.

@@ -55,10 +55,11 @@ class DecisionSender:
         self._in_flight = 0
         self._closing = False
         self._give_up = False
-        self._thread = threading.Thread(target=self._run, name="txbridge-end", daemon=True)
+        #: Callbacks of a result's `end` run in it, too.
+        self.thread = threading.Thread(target=self._run, name="txbridge-end", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     @property
     def unsettled(self) -> int:
@@ -101,17 +102,13 @@ class DecisionSender:
         with self._lock:
             self._closing = True
             self._work.notify()
-        join(self._thread, timeout)
+        join(self.thread, timeout)
         with self._lock:
             self._give_up = True
             left = self._queue.unsettled
             self._work.notify()
-        join(self._thread)
+        join(self.thread)
         return left
-
-    def is_this_thread(self) -> bool:
-        """Whether the thread of the ENDs calls this, for example in a callback of a result's `end`."""
-        return threading.current_thread() is self._thread
 
     def _hurry_all(self) -> None:
         with self._lock:

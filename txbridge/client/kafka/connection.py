@@ -83,22 +83,18 @@ class KafkaConnection:
         self._lost_at: float | None = None
         self._stable_from = 0.0
         self._clock = clock
-        self._answered = ProofOfLife(clock)
+        #: The last answer of Kafka.
+        self.answered = ProofOfLife(clock)
 
     @property
     def is_lost(self) -> bool:
         """Whether Kafka has answered nothing for FRESH_S, or is not back since."""
-        return self._lost_at is not None or not self._answered.is_fresh
-
-    @property
-    def silent_for(self) -> float:
-        """Seconds since the last answer of Kafka."""
-        return self._answered.age
+        return self._lost_at is not None or not self.answered.is_fresh
 
     def check_answers(self) -> None:
         """Log that the connection is lost, if Kafka does not answer."""
         self.serve_others()
-        if not self._answered.is_fresh:
+        if not self.answered.is_fresh:
             silence = f"no answer for {FRESH_S:g} s"
             self.note_loss(silence if self.cause is None else explain_cause(self.cause, self._settings)[0])
 
@@ -138,7 +134,7 @@ class KafkaConnection:
 
     def note_time_out(self, what: str, seconds: float) -> None:
         """Note a record that was given up after `seconds`. It may be the only sign of a broker that does not answer."""
-        if self._answered.age >= seconds:
+        if self.answered.age >= seconds:
             self.note_loss(f"{what} are not acknowledged in time")
 
     def note_trouble(self, error: KafkaError, event: str) -> None:
@@ -157,7 +153,7 @@ class KafkaConnection:
 
     def note_answer(self) -> None:
         """Note an answer of Kafka. The connection is back once Kafka answers for a while without trouble."""
-        self._answered.renew()
+        self.answered.renew()
         self.cause = None
         if self._lost_at is None:
             return

@@ -116,28 +116,21 @@ class HalfWriter:
         self._unsure: deque[tuple[_HalfDelivery, Record]] = deque()
         #: Stored once, because every access to a method makes an object.
         self._on_delivery = self._take_report
-        self._is_connected = threading.Event()
+        #: Set when half messages leave at once, or when it has tried to connect for as long as Wire.connect does.
+        self.connected = threading.Event()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"txbridge-{thread}", daemon=True)
+        #: Delivery reports and the callbacks of the connection run in it.
+        self.thread = threading.Thread(target=self._run, name=f"txbridge-{thread}", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which connects first. May be called again if it was interrupted."""
-        if self._thread.ident is None:
-            self._thread.start()
+        if self.thread.ident is None:
+            self.thread.start()
 
     @property
     def _refusal(self) -> str:
         """Why nothing may be sent: no worker of ours would ever read it. Empty if it may."""
         return self._connection.refusal or self._watch.refusal
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether half messages leave at once. Before that they wait for the connection."""
-        return self._is_connected.is_set()
-
-    def wait_for_connection(self) -> None:
-        """Wait until the writer is connected, or has tried to for as long as Wire.connect does."""
-        self._is_connected.wait()
 
     def write_half(
         self,
@@ -176,16 +169,12 @@ class HalfWriter:
     def close(self) -> None:
         """Fail half messages that are not acknowledged by now. May be called again if it was interrupted."""
         self.stop()
-        join(self._thread)
-
-    def is_this_thread(self) -> bool:
-        """Whether a delivery report or a callback of this writer's connection calls this."""
-        return threading.current_thread() is self._thread
+        join(self.thread)
 
     def _run(self) -> None:
         # Callers wait for this thread without a limit.
         contained(self._wire.connect)(self._topic)
-        self._is_connected.set()
+        self.connected.set()
         serve_once = contained(self._serve_once)
         while not self._is_stopping:
             serve_once()
@@ -322,12 +311,13 @@ class HalfWriters:
         self._is_closed = False
         first = _FOR_CALLERS[0]
         self._first = new(_LINGER_MS[first], first)
-        self._writers = {first: self._first}
+        #: Those that are made so far, by the name of the thread.
+        self.writers = {first: self._first}
 
     def start(self) -> None:
         """Connect the first writer."""
         self._first.start()
-        self._first.wait_for_connection()
+        self._first.connected.wait()
 
     def for_caller(self, running: int, local: int) -> HalfWriter:
         """Return the writer for a half message that its caller waits for.
@@ -337,8 +327,8 @@ class HalfWriters:
         writer = self._first
         shares = running >= _MANY_FROM or (local >= _LOCAL_FROM and running - local <= _BUSY_FROM)
         for name in _FOR_CALLERS[-1:] if shares else _FOR_CALLERS:
-            writer = self._writers.get(name) or self._make_writer(name)
-            if not writer.is_connected:
+            writer = self.writers.get(name) or self._make_writer(name)
+            if not writer.connected.is_set():
                 return self._first
             if writer.on_their_way < _BUSY_FROM:
                 break
@@ -349,25 +339,21 @@ class HalfWriters:
 
         It may have to be connected first. A caller that does not wait for that gets another writer.
         """
-        writer = self._writers.get(_FOR_MANY)
-        if writer is None or not writer.is_connected:
+        writer = self.writers.get(_FOR_MANY)
+        if writer is None or not writer.connected.is_set():
             writer = self._make_writer(_FOR_MANY)
-            if not (waits or writer.is_connected):
+            if not (waits or writer.connected.is_set()):
                 return self._first
-            writer.wait_for_connection()
+            writer.connected.wait()
         return writer
-
-    def is_this_thread(self) -> bool:
-        """See HalfWriter.is_this_thread."""
-        return any(writer.is_this_thread() for writer in tuple(self._writers.values()))
 
     def close(self) -> None:
         """Fail half messages that are not acknowledged by now. May be called again."""
         with self._lock:
             self._is_closed = True
-        for writer in self._writers.values():
+        for writer in self.writers.values():
             writer.stop()
-        for writer in self._writers.values():
+        for writer in self.writers.values():
             writer.close()
 
     def _make_writer(self, name: str) -> HalfWriter:
@@ -375,14 +361,14 @@ class HalfWriters:
             if self._is_closed:
                 # Nobody would close another one.
                 return self._first
-            if name not in self._writers:
+            if name not in self.writers:
                 try:
-                    self._writers[name] = self._new(_LINGER_MS[name], name)
+                    self.writers[name] = self._new(_LINGER_MS[name], name)
                 except UsageError as error:
                     # They were right at the start. By now a key file is unreadable, or no more threads can be started.
                     report(logging.ERROR, "half_writer_not_made", writer=name, reason=error, next="using the first one")
-                    self._writers[name] = self._first
-            writer = self._writers[name]
+                    self.writers[name] = self._first
+            writer = self.writers[name]
             # Here, because a signal may have interrupted the call that has made it.
             writer.start()
             return writer

@@ -39,6 +39,8 @@ class Draft:
         self._taken: list[HalfEntry] = []
         self._taken_for_age: list[HalfEntry] = []
         self._copies_named: set[int] = set()
+        # Messages that it delivers for good, and that were decided in an earlier transaction and had to wait.
+        self._late: dict[int, HalfEntry] = {}
         #: END position of the next transaction: offset, and index of the entry there.
         self.next_end, self.next_entry = queue.next_end, queue.next_entry
         self.watermark = queue.watermark
@@ -54,6 +56,8 @@ class Draft:
         self.deliver: list[HalfEntry] = []
         #: By half offset, what is due of those whose messages name different times.
         self.due_parts: dict[int, DuePart] = {}
+        #: Those of them of which other messages come later.
+        self.unfinished: set[int] = set()
         #: Everything that it delivers, in the order of END. The messages that are looked at one by one are in `deliver`
         #: as well.
         self.parts: list[Part] = []
@@ -248,6 +252,8 @@ class Draft:
             self._final[entry.offset] = TransactionState.COMMITTED
         else:
             entry = self._add_step(entry, entry.decided if decided is None else decided)
+        if entry.state is not TransactionState.PENDING and entry.offset not in self.unfinished:
+            self._late[entry.offset] = entry
         self.deliver.append(entry)
         if self._last is None:
             self.parts.append(last := OneByOne(steps=self.due_parts))
@@ -262,6 +268,7 @@ class Draft:
         if part.next_time is None:
             self._final[entry.offset] = TransactionState.COMMITTED
         else:
+            self.unfinished.add(entry.offset)
             event = Event.COMMIT_STEP if entry.state is TransactionState.PENDING else Event.DELIVER_STEP
             state, time = TRANSITIONS[entry.state, event].state, part.next_time
             later: dict[str, Any] = {"deliver_at": time, "delivered": part.stop, "decided": decided}
@@ -306,7 +313,7 @@ class Draft:
         passed_bytes, parked = 0, 0
         watermark = queue.half_position
         unread = queue.malformed - set(self.malformed)
-        for offset, size in queue.iter_window():
+        for offset, size in queue.window:
             entry = self._open_entry(offset)
             if entry is None:
                 if offset in unread:
@@ -421,19 +428,6 @@ class Draft:
         queue = self.queue
         return (queue.next_end, queue.next_entry), (self.next_end, self.next_entry)
 
-    @property
-    def unfinished(self) -> set[int]:
-        """Half offsets of which it delivers what is due, and other messages come later."""
-        return {offset for offset, part in self.due_parts.items() if part.next_time is not None}
-
-    @property
-    def _late(self) -> dict[int, HalfEntry]:
-        """Delivered messages that were decided in an earlier transaction and had to wait, by half offset."""
-        late = {entry.offset: entry for entry in self.deliver if entry.state is not TransactionState.PENDING}
-        for offset in self.unfinished:
-            late.pop(offset, None)
-        return late
-
     def ops(self) -> list[tuple[Outcome, list[int]]]:
         """Outcome and half offsets, as OP will name them. A forgotten message was named when it was discarded.
 
@@ -470,7 +464,7 @@ class Draft:
         queue.finish_messages([entry.offset for entry in self.rolled_back], Outcome.ROLLBACK)
         abandoned = [one.entry for one in self.abandoned]
         queue.finish_messages([entry.offset for entry in abandoned], Outcome.ABANDON)
-        queue.note_waited((one for one in self._late.values() if one.offset in self._final), Outcome.COMMIT)
+        queue.note_waited(self._late.values(), Outcome.COMMIT)
         queue.note_waited(abandoned, Outcome.ABANDON)
         queue.finish_messages([*self.malformed, *(entry.offset for entry in self.forgotten)], Outcome.DISCARD)
         for entry in self.changed:

@@ -29,15 +29,12 @@ class DueRound:
     #: was read after that time. None: nothing may be discarded.
     as_of: int
     discard_as_of: int | None
-    #: Producer groups with checks due, and whether one may be checked now.
+    #: Producer groups with checks due that may be checked now.
     groups: list[str]
-    may_check: Callable[[str], bool]
     #: Reason why a check topic does not take a message.
     obstacle: Obstacle
     most_checks: int
     most_discards: int
-    #: Check topics of the live groups.
-    topics: set[str]
     #: Whether it is for a closed check topic, and must go apart from everything else.
     is_probe: bool
 
@@ -83,13 +80,13 @@ def deliver_due(
 def send_checks(draft: Draft, due_round: DueRound, limit: int) -> int:
     """Draft the checks that are due in a round, and return the number of messages that were looked at.
 
-    A group that is not live keeps its checks: none is sent, none is counted. The others share the limit equally. The
-    next group may use the rest of a share, so the backlog of one group does not delay the others.
+    Groups that may not be checked keep their checks: none is sent, none is counted. The others share the limit equally.
+    The next group may use the rest of a share, so the backlog of one group does not delay the others.
     """
-    looked_at, due, as_of, groups = 0, draft.queue.timers, due_round.as_of, due_round.groups
-    living = due.in_turn(one for one in groups if due_round.may_check(one) and due.has_checks_due(one, as_of))
-    for turn, group in enumerate(living):
-        share = -(-limit // (len(living) - turn))
+    looked_at, due, as_of = 0, draft.queue.timers, due_round.as_of
+    groups = due.in_turn([group for group in due_round.groups if due.has_checks_due(group, as_of)])
+    for turn, group in enumerate(groups):
+        share = -(-limit // (len(groups) - turn))
         taken = due.take_checks_due(group, as_of, share)
         looked_at += len(taken)
         for entry in draft.take_due(taken):

@@ -176,12 +176,10 @@ class MemoryBroker:
                 due_round = DueRound(
                     now,
                     now,
-                    groups=queue.timers.groups_with_checks_due(now, sys.maxsize),
-                    may_check=is_alive,
+                    groups=[*filter(is_alive, queue.timers.groups_with_checks_due(now, sys.maxsize))],
                     obstacle=lambda _: None,
                     most_checks=ROUND_LIMIT,
                     most_discards=ROUND_LIMIT,
-                    topics=set(),
                     is_probe=False,
                 )
                 choice = self._planner.choose(self._waiting, self._end, now)

@@ -112,7 +112,7 @@ class GroupLiveness:
     def _ask_kafka(self, names: list[str], now: float) -> None:
         if not names:
             return
-        answers = self._membership.ask(self._names.check(name) for name in names)
+        answers = self._membership.ask([self._names.check(name) for name in names])
         for name in names:
             group, answer = self._groups[name], answers[self._names.check(name)]
             group.asked, group.answer = now, answer

@@ -203,10 +203,6 @@ class TopicHealth:
         is_too_large = entry.size > min(limit for limit in limits if limit is not None)
         return f"topic {topic}: {TOO_LARGE}" if is_too_large else None
 
-    def are_lenient(self, topics: Iterable[str]) -> bool:
-        """Whether none of these topics has refused a record lately."""
-        return not any(topic in self.lanes for topic in topics)
-
     def refusal_of(self, topic: str, key: bytes | None, timestamp: int, now: int) -> str | None:
         """Reason why this topic, which has refused records, refuses this one by its rules, too. None if it may not."""
         known = self._topics.get(topic) if topic in self.lanes else None
@@ -291,7 +287,7 @@ def load_bodies(draft: Draft, cache: BodyCache, topics: TopicHealth) -> dict[int
     entries = [*draft.deliver, *draft.checks, *draft.discards, *(one.entry for one in draft.abandoned)]
     if not entries:
         return {}
-    bodies = cache.load(entry.offset for entry in entries)
+    bodies = cache.load([entry.offset for entry in entries])
     gone = [entry for entry in entries if entry.offset not in bodies]
     others = [entry for entry in entries if entry.offset in bodies and not _is_of(entry, bodies[entry.offset])]
     for entry in others:
@@ -319,7 +315,7 @@ def _why_not(half: HalfMessage, topics: TopicHealth, draft: Draft) -> str | None
     if half.messages is None:
         why = None if half.real_partition is None else topics.problem_of_partition(half.real_topic, half.real_partition)
         return why or topics.refusal_of(half.real_topic, half.key, half.delivered_timestamp, now)
-    if not half.names_partitions and topics.are_lenient(names.topics_of(half.real_topic)):
+    if not (half.names_partitions or any(topic in topics.lanes for topic in names.topics_of(half.real_topic))):
         return None
     messages, part = half.framed, draft.due_parts.get(half.offset)
     for one in messages if part is None else [messages[index] for index in sorted(part.indices_in(messages))]:

@@ -72,7 +72,8 @@ class Health:
         self._clock = clock
         self._end = end
         self._owner_limit = _OWNER_HANGS_AFTER_S + _STEPS * commit_timeout_ms / 1000
-        self._worker: Worker | None = None
+        #: The worker to look after; None until it has reached Kafka.
+        self.worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_proof = ProofOfLife(clock)
         #: The coordinator's last answer, and its age.
@@ -91,10 +92,6 @@ class Health:
         self._looked_after_at = 0.0
         self._needs_restart = Agreement(_END_AFTER_S, _LEAST_ANSWERS, _MOST_APART_S)
 
-    @property
-    def worker(self) -> Worker | None:
-        return self._worker
-
     def look_after(self, worker: Worker | None) -> None:
         """Take the worker to look after, which has reached Kafka, or None when Faust has ended."""
         self._assignment = None
@@ -102,7 +99,7 @@ class Health:
         self._absences.note_contradiction()
         self._gaps.note_contradiction()
         self._looked_after_at = self._clock()
-        self._worker = worker
+        self.worker = worker
 
     def require_cluster(self, found: str) -> None:
         """Refuse any cluster but the first that this process has found. Raises KafkaUnreachableError."""
@@ -138,7 +135,7 @@ class Health:
 
     def look_at_topics(self) -> None:
         """Check whether cluster and internal topics are those of the start."""
-        worker = self._worker
+        worker = self.worker
         if worker is None or worker.stopped:
             return
         try:
@@ -155,7 +152,7 @@ class Health:
 
     def ask(self) -> None:
         """Ask the coordinator and the event loop; may wait for the coordinator."""
-        loop, worker = self._loop, self._worker
+        loop, worker = self._loop, self.worker
         if loop is not None:
             try:
                 loop.call_soon_threadsafe(self._loop_proof.renew)
@@ -213,7 +210,7 @@ class Health:
 
     def partition_facts(self) -> list[PartitionFacts] | None:
         """Facts of the owners; None while the partitions are not known."""
-        worker = self._worker
+        worker = self.worker
         if worker is None or worker.stopped:
             return None
         facts = worker.partition_facts()
@@ -227,7 +224,7 @@ class Health:
             reasons.append(f"Faust's event loop has not answered for {silent:.0f} s")
         if self._lost:
             reasons.append(self._lost)
-        worker = self._worker
+        worker = self.worker
         if worker is not None and worker.stopped and silent > _ENDS_WITHIN_S:
             reasons.append(f"Faust has not ended for {silent:.0f} s")
         for owner in () if worker is None else worker.owners():
@@ -239,7 +236,7 @@ class Health:
 
     def not_ready(self) -> list[str]:
         """Reasons why this worker is not ready; empty when it is."""
-        worker = self._worker
+        worker = self.worker
         if worker is None:
             return [
                 self._refused_cluster or "starting: Kafka was not reached yet, or its topics are not as they must be"

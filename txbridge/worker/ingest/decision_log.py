@@ -15,7 +15,6 @@ from txbridge.core.checkpoint import Mark, digest
 from txbridge.core.decision_record import DecisionEvent, DecisionRecord, parse_end
 from txbridge.core.headers import MalformedRecordError
 from txbridge.core.names import Names
-from txbridge.core.plan.choice import Waiting
 from txbridge.core.plan.effects import MalformedRecord
 from txbridge.kafka.environment import OUTSIDE, Outside
 from txbridge.kafka.headers import headers_of, offset_of
@@ -175,7 +174,8 @@ class DecisionLog:
     """Records of END that were read and wait to be applied. For the owner's thread; `known_end` is for any thread."""
 
     def __init__(self, names: Names, state: PartitionState, inbox: DecisionInbox, outside: Outside = OUTSIDE) -> None:
-        self._waiting: deque[DecisionRecord | MalformedRecord] = deque()
+        #: The records that wait. Others look at them: only `drop_applied` removes them.
+        self.waiting: deque[DecisionRecord | MalformedRecord] = deque()
         #: END offset behind the last record that was read, and behind markers that follow it.
         self.position = state.queue.next_end
         self._sizes: deque[int] = deque()
@@ -202,11 +202,6 @@ class DecisionLog:
         """END reaches at least this offset. For any thread; does not ask Kafka."""
         return max(self.position, self._seen_end, self._inbox.offered)
 
-    @property
-    def waiting(self) -> Waiting:
-        """The waiting records, to look at: only `drop_applied` removes them."""
-        return self._waiting
-
     def mark_of_last(self) -> Mark | None:
         """The mark of the last record of END that was read, by this owner or the one before it."""
         last, mark = self._last, self._mark
@@ -216,7 +211,7 @@ class DecisionLog:
 
     def drop_applied(self) -> None:
         """Remove the records that are applied."""
-        waiting, next_end = self._waiting, self._queue.next_end
+        waiting, next_end = self.waiting, self._queue.next_end
         while waiting and waiting[0].offset < next_end:
             waiting.popleft()
             self._bytes -= self._sizes.popleft()
@@ -224,29 +219,24 @@ class DecisionLog:
     @property
     def is_behind(self) -> bool:
         """Whether more of END is there than was applied, without events: as far as is known without asking Kafka."""
-        return bool(self._waiting) or (self._reading and self._seen_end > self.position)
-
-    def gather_events(self, seconds: float) -> None:
-        """Let events come in for so many seconds. Ends early once they are worth a Kafka transaction."""
-        if seconds > 0:
-            self._inbox.gather_events(seconds)
+        return bool(self.waiting) or (self._reading and self._seen_end > self.position)
 
     def take_in_events(self, timeout: float) -> None:
         """Take in what has arrived. Waits at most `timeout` seconds, and only if no record waits already.
 
         Raises LogGoneError, UnansweredError, KafkaException.
         """
-        room = _WAITING - len(self._waiting)
+        room = _WAITING - len(self.waiting)
         if room <= 0 or self._bytes >= _WAITING_BYTES:
             return
-        if self._waiting:
+        if self.waiting:
             timeout = 0.0
         if self._inbox.must_read:
             self._read_records(room, min(timeout, _READ_S))
         else:
             for event in self._inbox.take_events(room, timeout):
                 self._add_event(event)
-        if self._outside.monotonic() - self._compared > self._compare_every and not self._waiting:
+        if self._outside.monotonic() - self._compared > self._compare_every and not self.waiting:
             self._compared = self._outside.monotonic()
             self._compare_ends()
 
@@ -315,7 +305,7 @@ class DecisionLog:
         if event.offset > self.position:
             self._gaps.note_position(event.offset)
         self._blocked_since = None
-        self._waiting.append(record)
+        self.waiting.append(record)
         self._sizes.append(len(event.value or b""))
         self._bytes += self._sizes[-1]
         self.position = event.offset + 1

@@ -173,7 +173,7 @@ class WorkerMetrics:
     def __init__(self, max_groups: int = DEFAULT_MAX_GROUPS) -> None:
         self.registry = registry = CollectorRegistry()
         self.groups = KnownNames(max_groups)
-        #: Half partitions of the namespace; 0 until they are known.
+        #: Half partitions of the namespace, on all workers; 0 until they are known.
         self.partitions_found = 0
 
         def counter(name: str, text: str, *labels: str) -> CounterMetric:
@@ -211,12 +211,13 @@ class WorkerMetrics:
             "concurrent_transactions_total",
             "AddPartitionsToTxn requests that came before the last markers were written",
         )
-        self._takeover = Histogram(
+        #: Notes that a partition is served, so many seconds after its take-over began.
+        self.taken_over = Histogram(
             "txbridge_takeover_seconds",
             "From the begin of a take-over until the partition is served",
             buckets=_TAKEOVER_SECONDS,
             registry=registry,
-        )
+        ).observe
         self._visible = BulkHistogram(
             "txbridge_decision_to_visible_seconds",
             "From a commit's append to END until its message is visible; one observation for each message",
@@ -291,14 +292,6 @@ class WorkerMetrics:
         """Count requests to register partitions: those sent, and those that came too soon."""
         self._registrations.inc(registrations.sent)
         self._concurrent.inc(registrations.concurrent)
-
-    def found_partitions(self, number: int) -> None:
-        """Note the number of half partitions of the namespace, on all workers."""
-        self.partitions_found = number
-
-    def taken_over(self, seconds: float) -> None:
-        """Note that a partition is served, `seconds` after its take-over began."""
-        self._takeover.observe(seconds)
 
     def count_failure(self, cause: str) -> None:
         """Count a failure; `cause` is the name of the log event."""

@@ -38,7 +38,7 @@ from txbridge.failpoints import fault_point
 from txbridge.kafka import state_topics
 from txbridge.kafka.body_cache import BodyCache, to_half
 from txbridge.kafka.errors import FencedError, LogGoneError, ReadStoppedError, TakeOverRefusedError
-from txbridge.kafka.log_ends import LogEnds, cut_agreement
+from txbridge.kafka.log_ends import cut_agreement
 from txbridge.kafka.partition_reader import PartitionReader
 from txbridge.kafka.proven_end import can_be_proven, proven_end
 from txbridge.kafka.state_topics import NewerOpError, fold_offset_topic, read_ops
@@ -66,7 +66,7 @@ class StateReader:
     """Reads OFFSET and OP of one partition. `stopping` tells whether the owner was asked to stop."""
 
     def __init__(self, context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> None:
-        self._context = context
+        self._context, self._names = context, context.names
         self._partition = partition
         self._stopping = stopping
 
@@ -77,8 +77,8 @@ class StateReader:
 
     def read_offset_topic(self, start: int = 0) -> OffsetTopic:
         """Read OFFSET from `start` on: the last checkpoint, and the parked entries."""
-        topic, partition = self._context.names.offset, self._partition
-        offset_topic = OffsetTopic(self._context.names, partition, self._context.policy)
+        topic, partition = self._names.offset, self._partition
+        offset_topic = OffsetTopic(self._names, partition, self._context.policy)
         foreign = ForeignRecords(topic, partition)
         low, high = self._context.ends.bounds(topic, partition)
         if low > 0:
@@ -100,7 +100,7 @@ class StateReader:
         This is asked after a transaction that failed, when a broker may have died. Then the leader of OFFSET or of OP
         may lack its last records.
         """
-        topic = self._context.names.op
+        topic = self._names.op
         end = self.proven_end(topic)
         # Retention may have deleted what was written long ago.
         start = max(start, self._context.ends.bounds(topic, self._partition)[0])
@@ -225,15 +225,8 @@ def take_over(context: PartitionContext, partition: int, stopping: Callable[[], 
     return _TakeOver(context, partition, stopping).restore_state()
 
 
-class _TakeOver:
+class _TakeOver(StateReader):
     """One attempt at a partition."""
-
-    def __init__(self, context: PartitionContext, partition: int, stopping: Callable[[], bool]) -> None:
-        self._context = context
-        self._names = context.names
-        self._partition = partition
-        self._stopping = stopping
-        self._topics = StateReader(context, partition, stopping)
 
     def restore_state(self) -> PartitionState:
         context, names, partition = self._context, self._names, self._partition
@@ -244,7 +237,7 @@ class _TakeOver:
             fault_point("takeover.fenced")
             # Step 2: OFFSET, then OP.
             ids = self._topic_ids()
-            offset_topic = self._topics.read_offset_topic()
+            offset_topic = self.read_offset_topic()
             try:
                 if offset_topic.newer is not None:
                     refuse_newer(names.offset, partition, *offset_topic.newer)
@@ -255,7 +248,7 @@ class _TakeOver:
                 on_failure.close()
                 # Another worker may have taken the partition over meanwhile. Then parts of two states do not fit
                 # together, and the topics are fine.
-                if self._topics.read_offset_topic().checkpoint != offset_topic.checkpoint:
+                if self.read_offset_topic().checkpoint != offset_topic.checkpoint:
                     raise FencedError("another worker has written the checkpoint during this take-over") from None
                 raise
             checkpoint = start.checkpoint
@@ -268,7 +261,7 @@ class _TakeOver:
                 bodies=BodyCache(context.payload_memory, names, body_reader),
                 writer=writer,
                 half_reader=half_reader,
-                decision_reader=self._topics.open_reader(names.end, committed=True, follows=True),
+                decision_reader=self.open_reader(names.end, committed=True, follows=True),
                 body_reader=body_reader,
                 ends=context.ends,
                 half_gaps=Gaps(names.half, partition, context.metrics),
@@ -288,7 +281,7 @@ class _TakeOver:
         return restored
 
     def _open_reader(self, on_failure: ExitStack, topic: str, **how: Any) -> PartitionReader:
-        reader = self._topics.open_reader(topic, **how)
+        reader = self.open_reader(topic, **how)
         on_failure.callback(reader.close)
         return reader
 
@@ -310,12 +303,22 @@ class _TakeOver:
             # An END record that is applied in part must be there.
             end = checkpoint.end + 1 if checkpoint.entry else checkpoint.end
             for topic, wanted in ((names.half, half_read), (names.end, end), (names.op, checkpoint.op)):
-                refuse_cut(ends, topic, partition, wanted, self._topics.wait_to_ask_again)
-            with closing(self._topics.open_reader(names.end, committed=False, on_demand=1)) as end_reader:
+                self._refuse_cut(topic, wanted)
+            with closing(self.open_reader(names.end, committed=False, on_demand=1)) as end_reader:
                 refuse_lost(state_topics.lost_tails(names, checkpoint, {"half": half_reader, "end": end_reader}))
             start = _Start(replace(checkpoint, read=half_read), half_read, bounds)
         refuse_lost(state_topics.parked_beyond(names, partition, offset_topic, start.half_known))
         return start
+
+    def _refuse_cut(self, topic: str, wanted: int) -> None:
+        """Refuse a log that was cut: every answer says that it ends below `wanted`, which was reached before."""
+        try:
+            while self._context.ends.end_from(topic, self._partition, wanted) is None:
+                self.wait_to_ask_again()
+        except LogGoneError as error:
+            raise TakeOverRefusedError(
+                f"{error}: the log was cut. Restore it, {state_topics.or_acknowledge(self._partition)}"
+            ) from None
 
     def _restore_queue(self, offset_topic: OffsetTopic, start: _Start) -> HalfQueue:
         """The state of the partition, from the parked entries and OP. Raises TakeOverRefusedError, FencedError."""
@@ -361,14 +364,14 @@ class _TakeOver:
         """
         names, partition, checkpoint = self._names, self._partition, start.checkpoint
         foreign = ForeignRecords(names.op, partition)
-        reader = self._topics.open_reader(names.op, committed=True)
+        reader = self.open_reader(names.op, committed=True)
         first = max(checkpoint.op, start.bounds["op"][0])
         count, half_end = 0, -1
         try:
             reader.start(first)
             too_few = cut_agreement()
             while True:
-                end = self._topics.proven_end(names.op)
+                end = self.proven_end(names.op)
                 for op_offset, outcome, half_offsets in state_topics.read_ops(
                     reader, checkpoint, end, self._stopping, foreign.note_record
                 ):
@@ -379,7 +382,7 @@ class _TakeOver:
                         continue
                     text = f"it names half offset {last}, but HALF was read up to {start.half_known} only"
                     if last >= half_end:
-                        half_end = self._topics.proven_end(names.half)
+                        half_end = self.proven_end(names.half)
                     if last < half_end:
                         self._refuse_older_checkpoint(stored, f"{op_offset} {text}")
                     # A message that HALF does not hold yet must not count as finished.
@@ -389,7 +392,7 @@ class _TakeOver:
                     break
                 if too_few.note(self._context.outside.monotonic()):
                     refuse_lost({"op": state_topics.lost_ops(names, partition, checkpoint, count)})
-                self._topics.wait_to_ask_again()
+                self.wait_to_ask_again()
         except state_topics.NewerOpError as error:
             refuse_newer(names.op, partition, error.offset, str(error))
         finally:
@@ -424,25 +427,14 @@ class _TakeOver:
         Raises TakeOverRefusedError when all answers agree, FencedError when OFFSET has another checkpoint now.
         """
         lost = cut_agreement()
-        while self._topics.read_offset_topic().checkpoint == checkpoint:
+        while self.read_offset_topic().checkpoint == checkpoint:
             if lost.note(self._context.outside.monotonic()):
                 raise TakeOverRefusedError(refusal)
-            self._topics.wait_to_ask_again()
+            self.wait_to_ask_again()
         raise FencedError(
             f"{self._names.offset}[{self._partition}] has a checkpoint that was not read: another worker has written "
             f"it during this take-over, or a former leader of the partition has answered"
         )
-
-
-def refuse_cut(ends: LogEnds, topic: str, partition: int, wanted: int, wait_to_ask_again: Callable[[], None]) -> None:
-    """Refuse a log that was cut: every answer says that it ends below `wanted`, which was reached before."""
-    try:
-        while ends.end_from(topic, partition, wanted) is None:
-            wait_to_ask_again()
-    except LogGoneError as error:
-        raise TakeOverRefusedError(
-            f"{error}: the log was cut. Restore it, {state_topics.or_acknowledge(partition)}"
-        ) from None
 
 
 def refuse_lost(lost: Mapping[str, str]) -> None:

@@ -58,7 +58,8 @@ class CheckRound:
         self._topics = topics
         self._size = size
         self._groups = GroupLiveness(context.membership, context.names, context.outside)
-        self._watch = CheckWatch(state.partition, context.outside)
+        #: How long checks wait. For any thread.
+        self.watch = CheckWatch(state.partition, context.outside)
         # Groups with checks due that the current round considers.
         self._due_groups: list[str] = []
         # The closed check topic that this round alone is for, and the number of checks that it may get. Every
@@ -78,11 +79,6 @@ class CheckRound:
         self._tokens_at = self._outside.monotonic()
 
     @property
-    def overdue(self) -> float:
-        """Seconds for which checks have been due without a dead group as the reason. For any thread."""
-        return self._watch.overdue
-
-    @property
     def is_waiting(self) -> bool:
         """Whether something is due whose round is not planned yet."""
         return self._due is not None
@@ -98,13 +94,13 @@ class CheckRound:
         now = clock.due()
         due = self._state.queue.next_due(now)
         if due is None or due > now:
-            self._watch.round_done({})
+            self.watch.round_done({})
             return
         self._next_round = self._outside.monotonic() + ROUND_S
         # An outdated answer would lack decisions, which would then not stop the check.
         end = self._state.ends.end_from(self._names.end, self._state.partition, end_position)
         if end is None:
-            self._watch.round_waits("Kafka has to say where END ends")
+            self.watch.round_waits("Kafka has to say where END ends")
         else:
             self._due = DueWork(now, end)
             self._prove_end(now)
@@ -141,16 +137,20 @@ class CheckRound:
             self._discard_as_of = proven.due if proven is not None and proven.decisions_stored_to <= next_end else None
             return due
         applied = self._state.queue.next_end
-        self._watch.round_waits(f"END has to be applied up to offset {stored_to}, and is up to {applied}")
+        self.watch.round_waits(f"END has to be applied up to offset {stored_to}, and is up to {applied}")
         return None
 
     def prepare(self, as_of: int) -> DueRound:
-        """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe."""
+        """Ask about the groups with checks due, and return what may be planned: checks and discards, or a probe.
+
+        Raises UnansweredError when Kafka says nothing about their topics.
+        """
         timers, now = self._state.queue.timers, self._outside.monotonic()
         self._due_groups = self._groups.attend_groups(
             lambda limit: timers.groups_with_checks_due(as_of, limit), lambda group: timers.has_checks_due(group, as_of)
         )
         topics = {self._names.check(group) for group in self._due_groups if self._groups.is_alive(group)}
+        self._topics.look_up(topics)
         self._probe = self._topics.lanes.next_checks(topics, now) if self._may_probe else None
         is_probe, most = self._probe is not None, min(ROUND_LIMIT, self._size.limits.entries)
         most_checks = min(most, self._check_tokens())
@@ -158,12 +158,10 @@ class CheckRound:
             as_of,
             # Nothing else shares the fate of a probe. It has the next round.
             discard_as_of=None if is_probe else self._discard_as_of,
-            groups=self._due_groups,
-            may_check=self._may_check,
+            groups=[group for group in self._due_groups if self._may_check(group)],
             obstacle=lambda entry: self._topics.lanes.obstacle_of_check(entry, self._names.check(entry.group), now),
             most_checks=most_checks if self._probe is None else min(most_checks, self._probe[1]),
             most_discards=0 if is_probe else most,
-            topics=topics,
             is_probe=is_probe,
         )
 
@@ -177,11 +175,11 @@ class CheckRound:
             self._next_round = 0.0
         elif not (draft.checks or draft.unchecked or draft.discards or draft.forgotten or draft.parked):
             self._next_round = self._outside.monotonic() + _VAIN_ROUND_S
-        self._watch.round_done(self._why_not_checked())
+        self.watch.round_done(self._why_not_checked())
 
     def note_sent(self, draft: Draft) -> None:
         """Note that the checks of this draft are committed."""
-        self._watch.note_sent({entry.group for entry in draft.checks})
+        self.watch.note_sent({entry.group for entry in draft.checks})
 
     def _why_not_checked(self) -> dict[str, str]:
         """Groups with checks due that are not known to be dead, each with the reason why its checks wait."""

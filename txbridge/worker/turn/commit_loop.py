@@ -50,7 +50,7 @@ class CommitLoop:
         self._size = TransactionSize(context.largest)
         #: The time with which due times are compared.
         self.clock = BrokerClock(state.partition, context.outside)
-        self._round = CheckRound(context, state, self._topics, self._size)
+        self.round = CheckRound(context, state, self._topics, self._size)
         self._half = HalfLog(state, context.outside, context.brokers, self.clock)
         self._decisions = decision_log
         self._committer = Committer(context, state, self._half, decision_log, self._topics, self._size, self.clock)
@@ -102,11 +102,6 @@ class CommitLoop:
             wait = min(wait, max(_LEAST_IDLE_S, (due - now) / 1000))
         return wait
 
-    @property
-    def checks_overdue(self) -> float:
-        """Seconds for which checks have been due without a dead group as the reason. For any thread."""
-        return self._round.overdue
-
     def prove_ownership(self) -> None:
         """Write the checkpoint in a first transaction. It proves that no other worker has taken the fence meanwhile."""
         # As small as possible: a new owner does not know yet how much the link carries.
@@ -132,7 +127,7 @@ class CommitLoop:
             return
         first = first_entries(state.queue, waiting, self._size.limits.entries)
         ready = self._half.count_ready(first, decision_log.position)
-        self._round.note_what_is_due(clock, decision_log.position)
+        self.round.note_what_is_due(clock, decision_log.position)
         self._require_the_rest()
         # Plan. Between the choice and the plan, Kafka is asked about what was chosen.
         choice = planner.choose(
@@ -142,13 +137,13 @@ class CommitLoop:
             None if ready == len(first) else ready,
             may_run=self._committer.is_clear,
         )
-        as_of = self._round.as_of(choice.end)
+        as_of = self.round.as_of(choice.end)
         if as_of is not None or state.queue.must_park:
             self._half.enter_fresh(state.queue.fresh_until(clock.now()))
-        if as_of is None and self._round.is_waiting:
+        if as_of is None and self.round.is_waiting:
             decision_log.compare_soon()
-        due_round = None if as_of is None else self._round.prepare(as_of)
-        self._look_up(choice.topics.union(() if due_round is None else due_round.topics))
+        due_round = None if as_of is None else self.round.prepare(as_of)
+        self._look_up(choice.topics)
         with suppress(UnansweredError):
             # Replies to topics that Kafka has not described are left out. No decision waits for them.
             self._topics.look_up(map(self._context.names.check, choice.groups_to_reply))
@@ -160,7 +155,7 @@ class CommitLoop:
             most_malformed=self._half.most_malformed,
         )
         if due_round is not None and not planner.round_waits:
-            self._round.note_plan(due_round, draft)
+            self.round.note_plan(due_round, draft)
         if draft.is_empty:
             assert choice.is_empty, "an END that was applied waits again"
             draft.abandon()
@@ -177,11 +172,11 @@ class CommitLoop:
         if self._commit(draft, malformed):
             self._written_at = self._outside.monotonic()
             self._next_begin = began + self._context.commit_interval
-            self._round.note_sent(draft)
+            self.round.note_sent(draft)
             self._left_out = self._left_out + 1 if draft.left_out else 0
             decision_log.drop_applied()
             # The next turn follows at once, too, after what is limited in each transaction and may go on.
-            is_full = draft.left_out or draft.more_due or decision_log.is_behind or self._round.is_waiting
+            is_full = draft.left_out or draft.more_due or decision_log.is_behind or self.round.is_waiting
             in_part = draft.checks or draft.discards or draft.malformed or draft.parked or draft.forgotten
             self._more = bool(self._more or is_full or in_part)
 
@@ -281,7 +276,7 @@ class CommitLoop:
         at_ends = (queue.read_position, end_position, op_end)
         if queue.watermark < queue.read_position or at_ends == (checkpoint.half, checkpoint.end, checkpoint.op):
             return
-        self._committer.note_op_end(op_end)
+        self._committer.settled_op = op_end
         self._commit_checkpoint(end_position)
 
     def _commit_checkpoint(self, end: int = 0) -> bool:

@@ -84,7 +84,8 @@ class Committer:
         # time, s) that counts.
         self._largest_discard = sys.maxsize
         self._bare_until = 0.0
-        self._settled_op = 0
+        #: All of OP below it is known. A take-over needs only the records that the state names.
+        self.settled_op = 0
         #: False after a Kafka transaction that was not committed: each message is then looked at by itself.
         self.is_clear = True
 
@@ -92,10 +93,6 @@ class Committer:
     def pause(self) -> float:
         """Seconds for which nothing should be written, after a failure."""
         return max(0.0, self._paused_until - self._outside.monotonic())
-
-    def note_op_end(self, op_end: int) -> None:
-        """Note that all of OP below `op_end` is known. A take-over needs only the records that the state names."""
-        self._settled_op = op_end
 
     def commit_draft(self, draft: Draft, malformed: Sequence[MalformedRecord], probe: Probe | None = None) -> bool:
         """Write and apply the draft; False when it was abandoned and must be drafted anew.
@@ -202,7 +199,7 @@ class Committer:
         if draft.watermark >= max(queue.read_position, last.read or 0):
             # Everything read, here or by a predecessor, is finished or parked: no OP record up to here names anything
             # that is still needed.
-            op = max(op, self._settled_op)
+            op = max(op, self.settled_op)
         return Checkpoint(
             half=draft.watermark,
             end=draft.next_end,
