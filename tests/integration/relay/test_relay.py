@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from txbridge_sqlalchemy import Outbox, OutboxTable, create_outbox
+from txbridge_sqlalchemy import Outbox
 
 from tests.support.harness import at_this_load
 from tests.support.relays import (
@@ -83,38 +83,3 @@ def test_a_row_with_a_time_of_delivery_waits_for_it_and_for_nothing_else(bridge,
     # 1.5 s on a quiet machine.
     assert max(late) < at_this_load(10)
     assert [int(record.value()) for record in bridge.read(topic) if record.key() == b"k"] == times
-
-
-def test_a_notification_wakes_an_idle_relay(bridge, topic, url, engine):
-    box = Outbox(notify=True)
-    with relaying(bridge, url) as relay:
-        for number in range(5):
-            time.sleep(0.7)
-            with engine.begin() as connection:
-                box.add(connection, Message(topic, b"%d" % number, b"k"))
-        wait_relayed(bridge, topic, 5, relay)
-        end_gently(relay)
-    require_exact(bridge, topic, 5)
-
-
-def test_another_table_is_described_in_python(bridge, topic, url, engine, tmp_path):
-    with engine.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE TABLE outboxevent (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text,"
-            " aggregateid text, type text, payload jsonb, written bigint GENERATED ALWAYS AS IDENTITY)"
-        )
-        for number in range(50):
-            connection.exec_driver_sql(
-                "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload)"
-                f" VALUES ('order', '{number % 5}', 'placed', '{number}')"
-            )
-    create_outbox(engine, OutboxTable.for_debezium())
-    (tmp_path / "described.py").write_text(
-        "from txbridge_sqlalchemy import OutboxTable\n"
-        f"TABLE = OutboxTable(name='outboxevent', topic='{topic}', key='aggregateid', value='payload', "
-        "header_columns={'id': 'id'}, order='written')\n"
-    )
-    with relaying(bridge, url, "--table", "described:TABLE", cwd=tmp_path) as relay:
-        wait_relayed(bridge, topic, 50, relay)
-        end_gently(relay)
-    require_exact(bridge, topic, 50)

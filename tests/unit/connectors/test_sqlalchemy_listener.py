@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
-from txbridge_sqlalchemy import LostTransactionError, Rollback, SqlTransactionListener, create_table, ddl, transactions
+from txbridge_sqlalchemy import LostTransactionError, Rollback, SqlTransactionListener, create_table, transactions
 
 from tests.support import sql_application
 from tests.support.harness import eventually
@@ -670,25 +670,6 @@ def test_what_is_no_synchronous_database_is_refused(database):
 def test_a_check_that_would_not_wait_is_refused(engine):
     with pytest.raises(UsageError, match="check_wait"):
         SqlTransactionListener(engine, place, check_wait=0)
-
-
-def test_the_table_can_be_created_again(engine, listener):
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-    create_table(engine)
-    assert listener.check_local_transaction(MESSAGE) is COMMIT
-
-
-def test_the_table_can_be_made_from_its_text(url):
-    engine = create_engine(url)
-    statements = ddl(engine.dialect)
-    with engine.begin() as connection:
-        for statement in statements.split(";\n"):
-            if statement:
-                connection.exec_driver_sql(statement)
-    create_table(engine)  # the table exists already
-    sql_application.tables.create_all(engine)
-    assert SqlTransactionListener(engine, place).execute_local_transaction(MESSAGE, 1) is COMMIT
-    engine.dispose()
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
