@@ -18,6 +18,7 @@ from tests.support.apis import APIS
 from tests.support.class_data import make_class_data, use_class_data
 from tests.support.harness import Bridge
 from tests.support.kafka_proxy import EndTxnProxy
+from tests.support.module_fixtures import IDLE
 from tests.support.postgres import URL_VARIABLE, Postgres
 from txbridge.client.base import log
 from txbridge.embedded import EmbeddedKafka
@@ -113,7 +114,7 @@ def _class_data() -> None:
 def kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka that tests share. A test that stops or pauses a broker takes `own_kafka`."""
     make_class_data()
-    with EmbeddedKafka() as broker:
+    with EmbeddedKafka(config=IDLE) as broker:
         yield broker
 
 
@@ -121,7 +122,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 def own_kafka() -> Iterator[EmbeddedKafka]:
     """A started Kafka for one test alone."""
     make_class_data()
-    with EmbeddedKafka() as broker:
+    with EmbeddedKafka(config=IDLE) as broker:
         yield broker
 
 
@@ -138,7 +139,7 @@ def proxied_servers(proxy: EndTxnProxy) -> Iterator[str]:
     # The proxy listens before Kafka starts, so a client that waits for Kafka may already use the advertised port.
     port = free_port()
     proxy.connect_to(port)
-    with EmbeddedKafka(port, config={"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
+    with EmbeddedKafka(port, config=IDLE | {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}):
         yield f"127.0.0.1:{proxy.port}"
 
 

@@ -5,28 +5,20 @@ A full audit, a continued one and one that follows must each find all of it.
 
 from __future__ import annotations
 
-import json
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyarrow import dataset  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 from txbridge_audit import AuditReport, Entry, run_audit
-from txbridge_audit.audit import AuditEngine, follow
-from txbridge_audit.engines.violations_topic import Alarms
-from txbridge_audit.judge.facts import TopicPartition as Place
-from txbridge_audit.report.model import AuditStep
+from txbridge_audit.audit import AuditEngine
 
 from tests.corruption.matrix import compare, table
 from tests.corruption.writer import Writer
-from tests.support.audit_log import values_in
-from tests.support.harness import eventually, quiet
 from tests.support.module_fixtures import module_kafka
 from tests.support.quick_spark import interpreting_session
 from txbridge.embedded import EmbeddedKafka
@@ -140,77 +132,3 @@ def test_full_audit_is_the_sum_of_its_increments(kafka: EmbeddedKafka, tmp_path:
     beside = Counter(kind for row in whole.values() if row["fate"] is None for kind in row["violations"])
     assert beside == Counter({kind: full.violations.by_kind[kind] for kind in ("EXPIRED", "PHANTOM")})
     assert {key: {name: row[name] for name in row if name != "step"} for key, row in last.items()} == whole
-
-
-class KilledError(Exception):
-    """Stands for kill -9."""
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1_800)
-def test_follower_raises_each_violation_once_and_agrees_with_the_batch_at_rest(
-    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It follows while records are written, dies between its alarms and its step, and goes on."""
-    topic, folder = "violations", str(tmp_path / "ledger")
-    admin = AdminClient(quiet(kafka.bootstrap_servers))
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
-    steps: list[AuditStep] = []
-    stop, killed = threading.Event(), threading.Event()
-    send = Alarms.send
-
-    def dying(self: Alarms, step: int, alarms: Sequence[Entry]) -> Mapping[Place, int]:
-        sent = send(self, step, alarms)
-        if alarms and not killed.is_set():
-            killed.set()
-            raise KilledError
-        return sent
-
-    monkeypatch.setattr(Alarms, "send", dying)
-
-    def run() -> None:
-        def once() -> AuditReport:
-            return follow(
-                kafka.bootstrap_servers,
-                folder,
-                stop=stop,
-                violations_topic=topic,
-                interval=0.1,
-                namespace="seed4",
-                on_step=steps.append,
-            )
-
-        with pytest.raises(KilledError):
-            once()
-        reports.append(once())
-
-    reports: list[AuditReport] = []
-    follower = threading.Thread(target=run)
-    written = 0
-
-    def between() -> None:
-        nonlocal written
-        written += 1
-        if written == RETENTION + 1:
-            follower.start()
-
-    writer = Writer(kafka.bootstrap_servers, "seed4", 4, batch=400, between=between)
-    try:
-        writer.plant(transactions=800, each=3)
-        # On an idle machine this takes seconds; a loaded one has not raised the first alarm after two minutes.
-        eventually(killed.is_set, timeout=400)
-    finally:
-        stop.set()
-        follower.join()
-    [report] = reports
-    full = run_audit(kafka.bootstrap_servers, namespace="seed4", engine=AuditEngine.LOCAL)
-    assert_finds_all(writer, full, 3)
-    assert_agree(report, full)
-    records = [json.loads(record) for record in values_in(kafka.bootstrap_servers, topic)]
-    assert Counter(record["id"] for record in records).most_common(1)[0][1] == 1, "an alarm was raised twice"
-    alarms = Counter((record["kind"], record["transaction"], record["real_topic"]) for record in records)
-    final = Counter((entry.kind, entry.transaction, entry.real_topic) for entry in full.violations.listed)
-    assert final - alarms == Counter()
-    # What is due is late until the case's next Kafka transaction delivers it, and the follower may look in between.
-    assert {kind for kind, *_ in alarms - final} <= {"OVERDUE"}
-    assert sum(len(step.alarms) for step in steps) <= len(records)

@@ -81,7 +81,6 @@ def planted_topics(servers: str) -> tuple[Writer, int]:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_program_raises_what_comes_and_goes_on_where_it_was_ended(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """tests/integration/test_audit_corruption.py tests the same with a follower in the test's process."""
     servers = kafka.bootstrap_servers
     writer, planted = planted_topics(servers)
     with following(servers, tmp_path) as process:

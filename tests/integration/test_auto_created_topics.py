@@ -9,10 +9,10 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.apis import APIS
 from tests.support.command_line import run_txbridge
-from tests.support.harness import COMMIT, Bridge, quiet
+from tests.support.harness import Bridge, eventually, quiet
 from tests.support.listeners import Answers
 from tests.support.module_fixtures import module_kafka
-from txbridge import Message, TxBridgeError
+from txbridge import Message, TransactionProducer, TxBridgeError
 from txbridge.embedded import EmbeddedKafka
 
 #: A Kafka of its own.
@@ -69,14 +69,19 @@ def test_a_producer_without_topics_creates_none(kafka: EmbeddedKafka, api: type)
     assert topics(kafka) - before == set()
 
 
-def test_a_commit_for_a_missing_topic_is_held_and_creates_none(kafka: EmbeddedKafka, bridge: Bridge) -> None:
+def test_a_commit_for_a_missing_topic_is_held_and_creates_none(
+    kafka: EmbeddedKafka, bridge: Bridge, caplog: pytest.LogCaptureFixture
+) -> None:
     missing = f"{bridge.namespace}.missing"
     worker = bridge.worker()
-    before = topics(kafka)
-    prepared = bridge.prepare(missing, b"late")
-    bridge.decide(prepared, COMMIT)
-    worker.wait_logged('"held"')
-    cli(kafka, "show", f"{prepared.partition}:{prepared.offset}", "--namespace", bridge.namespace)
+    before, settings = topics(kafka), {"bootstrap.servers": kafka.bootstrap_servers}
+    with TransactionProducer("orders", Answers(), settings, namespace=bridge.namespace) as producer:
+        sent = producer.send_message_in_transaction(Message(missing, b"late"))
+        before.add(bridge.names.check("orders"))
+        worker.wait_logged('"held"')
+        # The client has looked it up as well.
+        eventually(lambda: "real_topic_missing" in caplog.text)
+    cli(kafka, "show", f"{sent.half_partition}:{sent.half_offset}", "--namespace", bridge.namespace)
     cli(kafka, "pending", "--namespace", bridge.namespace)
     cli(kafka, "doctor", "--real-topic", missing, "--namespace", bridge.namespace)
     assert topics(kafka) - before == set()

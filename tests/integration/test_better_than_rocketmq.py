@@ -36,8 +36,8 @@ class Scene:
     worker: WorkerProcess
     member: CheckMember
     topic: str
-    #: 15 messages of the same age that nobody decides, and one with an immunity longer than the time of all checks.
-    doomed: list[Prepared]
+    #: One that nobody decides, and one with an immunity longer than the time of all checks.
+    doomed: Prepared
     patient: Prepared
     _number: Iterator[int]
 
@@ -93,7 +93,7 @@ def scene(kafka: EmbeddedKafka) -> Iterator[Scene]:
             # Its checks are always due but never sent, so the worker looks for due checks all the time.
             bridge.prepare(topic, b"of nobody", partition=1, group="nobody", extra=immunity("0"))
             patient = bridge.prepare(topic, b"patient", partition=1, extra=immunity("6"))
-            doomed = bridge.prepare_many(topic, [b"doomed %d" % number for number in range(15)], partition=1)
+            doomed = bridge.prepare(topic, b"doomed", partition=1)
             yield Scene(bridge, worker, member, topic, doomed, patient, itertools.count())
 
 
@@ -126,7 +126,7 @@ def test_issues_2694_8158_an_end_of_the_producer_after_a_check_ends_the_checks(s
 
 
 def test_issues_8158_598_a_decision_after_the_discard_is_refused_and_a_resume_is_the_way_back(scene: Scene) -> None:
-    prepared, value = scene.doomed[0], b"doomed 0"
+    prepared, value = scene.doomed, b"doomed"
     eventually(lambda: value in {record["value"] for record in scene.bridge.discarded()})
     scene.refused(prepared, COMMIT, "late")
     scene.refused(prepared, ROLLBACK, "late")
@@ -139,22 +139,6 @@ def test_issues_8158_598_a_decision_after_the_discard_is_refused_and_a_resume_is
     scene.bridge.wait_visible(scene.topic, [value])
     assert scene.bridge.outcomes()[1, prepared.offset] == ["discard", "commit"]
     assert Counter(record["value"] for record in scene.bridge.discarded())[value] == 1
-
-
-def test_issue_5574_two_ends_for_one_half_message_in_one_batch_are_one_decision(scene: Scene) -> None:
-    values = [scene.value("batch") for _ in range(4)]
-    one, two, three, four = (scene.prepare(value) for value in values)
-    headers = scene.bridge.end_headers()
-    # Once as entries of one record, and once as records of one batch.
-    entries = [one.entry(COMMIT), one.entry(ROLLBACK), two.entry(ROLLBACK), two.entry(COMMIT)]
-    records = [[three.entry(COMMIT)], [three.entry(ROLLBACK)], [four.entry(ROLLBACK)], [four.entry(COMMIT)], entries]
-    together = [("\n".join(record).encode(), headers) for record in records]
-    scene.bridge.produce_together(scene.bridge.names.end, together, partition=0)
-    scene.bridge.wait_visible(scene.topic, [values[0], values[2]])
-    visible, outcomes = scene.bridge.visible(scene.topic), scene.bridge.outcomes()
-    assert [visible[value] for value in values] == [1, 0, 1, 0]
-    found = [outcomes[0, prepared.offset] for prepared in (one, two, three, four)]
-    assert found == [["commit"], ["rollback"], ["commit"], ["rollback"]]
 
 
 def test_an_end_that_names_a_transaction_marker_is_refused(scene: Scene) -> None:
@@ -198,21 +182,6 @@ def test_issues_481_1565_a_young_message_does_not_hold_up_those_behind_it(scene:
     scene.bridge.decide(young, ROLLBACK)
 
 
-def test_the_last_check_and_the_discard_are_a_full_interval_apart_for_15_messages_too(scene: Scene) -> None:
-    """RocketMQ decides about the discard before it looks at the age, so it discards 15 with their last check."""
-    values = {b"doomed %d" % number: one for number, one in enumerate(scene.doomed)}
-    eventually(lambda: values.keys() <= {record["value"] for record in scene.bridge.discarded()})
-    discarded_at = {
-        message.value(): message.timestamp()[1] for message in scene.bridge.read(scene.bridge.names.discard)
-    }
-    for value, prepared in values.items():
-        # Another test may have resumed the first one.
-        first, last = scene.member.requests(prepared)[:2]
-        assert dict(last.headers() or ())["TRANSACTION_CHECK_TIMES"] == b"2"
-        assert last.timestamp()[1] - first.timestamp()[1] >= 1_500
-        assert discarded_at[value] - last.timestamp()[1] >= 1_500
-
-
 def test_issues_615_8311_an_immunity_longer_than_all_checks_burns_none_of_them(scene: Scene) -> None:
     """RocketMQ sends no check and discards the message after 4 s, within its immunity time."""
     eventually(lambda: b"patient" in {record["value"] for record in scene.bridge.discarded()})
@@ -222,19 +191,6 @@ def test_issues_615_8311_an_immunity_longer_than_all_checks_burns_none_of_them(s
     print(f"checked {first} and {second} ms after birth")
     assert first >= 6_000
     assert second - first >= 1_500
-
-
-def test_issue_9320_a_huge_immunity_ends_at_the_greatest_age(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    with bridge.member() as member, bridge.local_owner(transaction_timeout=200, transaction_max_age=3_000):
-        huge = bridge.prepare(topic, b"huge", partition=0, extra=immunity("9" * 40))
-        longer = bridge.prepare(topic, b"longer", partition=0, extra=immunity("4"))
-        eventually(lambda: len(bridge.discarded()) == 2)
-        found = {
-            record["value"]: (record["TXB_REASON"], record["TRANSACTION_CHECK_TIMES"]) for record in bridge.discarded()
-        }
-        assert found == {b"huge": (b"EXPIRED", b"0"), b"longer": (b"EXPIRED", b"0")}
-        assert member.checks(huge) == member.checks(longer) == []
 
 
 def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_first(
@@ -256,22 +212,3 @@ def test_an_end_that_is_read_before_its_half_message_makes_the_worker_read_that_
             bridge.decide(one, COMMIT)
         bridge.wait_visible(topic, values)
     assert set(bridge.visible(topic).values()) == {1}
-
-
-def test_issue_388_several_half_partitions_share_the_work_and_keep_the_order_of_each_key(kafka: EmbeddedKafka) -> None:
-    """RocketMQ has one half queue per broker, and one thread for all its messages."""
-    with Bridge(kafka.bootstrap_servers, "issue 388", partitions=4) as bridge:
-        topic = bridge.create_topic("real", 4)
-        workers = [bridge.worker(wait=0) for _ in range(2)]
-        eventually(lambda: [len(one.owned()) for one in workers] == [2, 2], 40)
-        assert workers[0].owned() | workers[1].owned() == {0, 1, 2, 3}
-        keys = [b"key %d" % number for number in range(20)]
-        sent = [(b"%d" % number, keys[number % 20]) for number in range(200)]
-        prepared = [bridge.prepare(topic, value, key=key) for value, key in sent]
-        assert {one.partition for one in prepared} == {0, 1, 2, 3}
-        bridge.decide_many(prepared, COMMIT)
-        bridge.wait_visible(topic, [value for value, _ in sent])
-        records = bridge.read(topic)
-        assert len(records) == 200
-        for key in keys:
-            assert [one.value() for one in records if one.key() == key] == [value for value, own in sent if own == key]

@@ -118,16 +118,17 @@ def values(bridge, topic):
 
 
 def test_a_commit_is_delivered_once_as_it_was_sent(bridge, topic):
-    producer = bridge.start_producer(Scripted(), topic)
-    sent = Message(topic, b"value", b"key", {"trace": b"7"}, timestamp=1_750_000_000_123)
+    producer, wide = bridge.start_producer(Scripted(), topic), bridge.create_topic(f"{topic}.wide", 3)
+    headers = [("trace", b"1"), ("trace", b"2"), ("none", None), ("empty", b"")]
+    sent = Message(wide, b"value", b"\x00\xffkey", headers, timestamp=1_750_000_000_123, partition=2)
     result = producer.send_message_in_transaction(sent, COMMIT)
     result.wait(30)
     assert bridge.wait_fate(result) is TransactionState.COMMITTED
-    [found] = bridge.read_visible(topic)
-    assert (found.key(), found.value(), found.partition()) == (b"key", b"value", 0)
+    [found] = bridge.read_visible(wide)
+    assert (found.key(), found.value(), found.partition()) == (b"\x00\xffkey", b"value", 2)
     assert found.timestamp() == (1, 1_750_000_000_123)
     assert found.headers() == [
-        ("trace", b"7"),
+        *headers,
         ("UNIQ_KEY", result.transaction_id.encode()),
         ("TXB_HALF", b"%d:%d" % (result.half_partition, result.half_offset)),
     ]
@@ -260,6 +261,8 @@ async def test_a_producer_on_an_event_loop(bridge, topic, monkeypatch):
         first = await producer.send_message_in_transaction(Message(topic, b"1"), COMMIT)
         await first.wait(30)
         assert await bridge.aio.wait_fate(first) is TransactionState.COMMITTED
+        late = await producer.send_message_in_transaction(Message(topic, b"late", delay=60), COMMIT)
+        assert (await producer.cancel(late, "paid")).outcome is CancelOutcome.CANCELLED
         # A method that a test replaces is the one that counts.
         monkeypatch.setattr(listener, "execute_local_transaction", forget)
         second = await producer.send_message_in_transaction(Message(topic, b"2"), COMMIT)
@@ -312,9 +315,16 @@ def test_a_message_that_waits_for_its_time_is_cancelled_by_result_or_by_id(bridg
     assert producer.cancel(at_once, "paid").outcome is CancelOutcome.DELIVERED
     assert producer.cancel(undecided, "paid").outcome is CancelOutcome.UNDECIDED
     assert producer.cancel("0" * 32, "paid").outcome is CancelOutcome.NOT_FOUND
+    rolled_back = producer.send_message_in_transaction(Message(topic, b"rolled back"), ROLLBACK)
+    assert bridge.wait_fate(rolled_back) is TransactionState.ROLLED_BACK
+    assert producer.cancel(rolled_back.transaction_id, "paid").outcome is CancelOutcome.ROLLED_BACK
     stranger = bridge.start_producer(Scripted(), f"{topic}-strangers")
     for one in (by_result, by_id, at_once, undecided):
         assert stranger.cancel(one.transaction_id, "paid").outcome is CancelOutcome.NOT_FOUND
+    assert stranger.cancel(by_result, "paid").outcome is CancelOutcome.NOT_FOUND
+    for wrong, reason, refusal in (("0" * 31, "paid", "no transaction id"), (by_result, " ", "a reason is needed")):
+        with pytest.raises(UsageError, match=refusal):
+            producer.cancel(wrong, reason)
     assert values(bridge, topic) == [b"later"]
     assert [bridge.read_fate(one) for one in (by_result, by_id)] == [TransactionState.ABANDONED] * 2
     # Leave nothing open for other tests on this Kafka.

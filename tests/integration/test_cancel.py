@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -11,30 +9,13 @@ from datetime import timedelta
 import pytest
 
 from tests.integration.test_delays import Clock
-from tests.support.harness import ROLLBACK, Bridge, LocalOwner, Prepared, eventually
+from tests.support.harness import Bridge, LocalOwner, Prepared, eventually
 from tests.support.listeners import Commits
-from txbridge import (
-    AsyncTransactionProducer,
-    CancelOutcome,
-    Message,
-    TransactionProducer,
-    TransactionSendResult,
-    UsageError,
-)
+from txbridge import CancelOutcome, Message, TransactionProducer, TransactionSendResult
 from txbridge.operations.history import read_history
 
-CANCELLED, DELIVERED, UNDECIDED = CancelOutcome.CANCELLED, CancelOutcome.DELIVERED, CancelOutcome.UNDECIDED
+CANCELLED, DELIVERED = CancelOutcome.CANCELLED, CancelOutcome.DELIVERED
 HOUR = timedelta(hours=1)
-#: A process of the group that knows nothing but the id, which it reads from its standard input.
-ANOTHER_PROCESS = """
-import sys
-from tests.support.listeners import Commits
-from txbridge import TransactionProducer
-
-servers, namespace, group = sys.argv[1:]
-with TransactionProducer(group, Commits(), {"bootstrap.servers": servers}, namespace=namespace) as producer:
-    print(producer.cancel(sys.stdin.read(), "paid").outcome.name)
-"""
 
 
 def producer_of(bridge: Bridge, group: str = "group") -> TransactionProducer:
@@ -55,12 +36,12 @@ def serving(bridge: Bridge, **options: object) -> Iterator[list[LocalOwner]]:
 
 def test_a_scheduled_message_is_cancelled_and_never_delivered(bridge: Bridge) -> None:
     topic, clock = bridge.create_topic("real"), Clock()
-    with serving(bridge, outside=clock), producer_of(bridge) as producer:
-        # Their keys are of both half partitions.
+    with serving(bridge, outside=clock), producer_of(bridge) as producer, producer_of(bridge) as other:
+        # Their keys are of both half partitions. The other client of the group knows nothing but an id.
         kept, *cancelled = (send(producer, topic, b"%d" % number) for number in range(6))
         assert {one.half_partition for one in cancelled} == {0, 1}
         assert [producer.cancel(one, "the customer has paid").outcome for one in cancelled[:3]] == [CANCELLED] * 3
-        by_id = [producer.cancel(one.transaction_id, "the customer has paid") for one in cancelled[3:]]
+        by_id = [other.cancel(one.transaction_id, "the customer has paid") for one in cancelled[3:]]
         assert [one.outcome for one in by_id] == [CANCELLED] * 2
         # A repeat is told the same, in both ways.
         assert producer.cancel(cancelled[0], "again").outcome is CANCELLED
@@ -75,50 +56,6 @@ def test_a_scheduled_message_is_cancelled_and_never_delivered(bridge: Bridge) ->
     history = read_history(bridge.connection(), f"{cancelled[0].half_partition}:{cancelled[0].half_offset}")
     assert history.state == "cancelled"
     assert "the customer has paid" in next(step.detail for step in history.steps if step.what == "END cancel")
-
-
-def test_another_process_cancels_with_nothing_but_the_id(bridge: Bridge) -> None:
-    topic, group = bridge.create_topic("real"), "group"
-    with serving(bridge), producer_of(bridge) as producer:
-        sent = send(producer, topic, b"cancelled")
-        arguments = [bridge.bootstrap_servers, bridge.namespace, group]
-        done = subprocess.run(
-            [sys.executable, "-c", ANOTHER_PROCESS, *arguments],
-            input=sent.transaction_id,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout == "CANCELLED\n"
-        # The other members of the group pass over the replies.
-        assert "check_request_malformed" not in done.stderr
-        assert producer.cancel(sent, "again").outcome is CANCELLED
-    assert bridge.outcomes() == {(sent.half_partition, sent.half_offset): ["abandon"]}
-
-
-def test_what_cannot_be_cancelled_is_told_apart(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    undecided = bridge.prepare(topic, b"undecided", partition=1)
-    rolled_back = bridge.prepare(topic, b"rolled back")
-    # No check is due, which the listener would answer with a commit.
-    late = {"transaction_timeout": 60_000}
-    with serving(bridge, **late), producer_of(bridge) as producer, producer_of(bridge, "strangers") as strangers:
-        bridge.decide(rolled_back, ROLLBACK)
-        assert producer.cancel(undecided.transaction_id, "r").outcome is UNDECIDED
-        assert producer.cancel(rolled_back.transaction_id, "r").outcome is CancelOutcome.ROLLED_BACK
-        assert producer.cancel("0" * 32, "r").outcome is CancelOutcome.NOT_FOUND
-        # One that is still on its way to END is decided first.
-        at_once = producer.send_message_in_transaction(Message(topic, b"at once"))
-        assert producer.cancel(at_once.transaction_id, "r").outcome is DELIVERED
-        sent = send(producer, topic, b"theirs")
-        assert strangers.cancel(sent.transaction_id, "r").outcome is CancelOutcome.NOT_FOUND
-        assert strangers.cancel(sent, "r").outcome is CancelOutcome.NOT_FOUND
-        for wrong in ("", "0" * 31):
-            with pytest.raises(UsageError, match="no transaction id"):
-                producer.cancel(wrong, "r")
-        with pytest.raises(UsageError, match="a reason is needed"):
-            producer.cancel(sent, " ")
-    assert bridge.parked_states(sent.half_partition) == ["scheduled"]
 
 
 def test_of_several_messages_the_rest_is_cancelled_and_the_number_told(bridge: Bridge) -> None:
@@ -189,21 +126,3 @@ def test_without_a_check_topic_the_command_applies_and_nothing_stops(bridge: Bri
         bridge.produce(bridge.names.end, value=half.entry(0).encode(), headers=reply, partition=half.partition)
         bridge.wait_outcome(half, "abandon")
         bridge.deliver(topic, b"others go on", partition=half.partition)
-
-
-def test_the_asyncio_producer_cancels_as_well(bridge: Bridge) -> None:
-    import asyncio
-
-    topic = bridge.create_topic("real")
-
-    async def run() -> list[CancelOutcome]:
-        settings = {"bootstrap.servers": bridge.bootstrap_servers}
-        async with AsyncTransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
-            messages = [Message(topic, b"%d" % number, delay=HOUR) for number in range(8)]
-            sent = [await producer.send_message_in_transaction(message) for message in messages]
-            answers = await asyncio.gather(*(producer.cancel(one, "paid") for one in sent))
-            return [one.outcome for one in answers]
-
-    with serving(bridge):
-        assert asyncio.run(run()) == [CANCELLED] * 8
-    assert bridge.visible(topic) == {}

@@ -1,6 +1,6 @@
 """The client on a real Kafka, judged by the records in HALF and END; no worker runs here.
 
-One suite for all APIs of the client (tests/support/apis.py); test_client_apis.py has the tests of a single API.
+One suite for all APIs of the client (tests/support/apis.py).
 """
 
 from __future__ import annotations
@@ -280,23 +280,6 @@ def test_a_body_that_raises_is_flushed_all_the_same(bridge, producer_on):
         body()
     assert all(result.end.done() for result in results)
     assert len(ends(bridge)) == 20
-
-
-@every_listener
-def test_close_waits_for_a_running_local_transaction(bridge, producer_on):
-    running, go_on = threading.Event(), threading.Event()
-    producer = producer_on(bridge, Answers(lambda *_: running.set() or (go_on.wait(30) and COMMIT)))
-    sender = threading.Thread(target=producer.send, args=[Message("t", b"v")])
-    sender.start()
-    assert running.wait(120)
-    closer = threading.Thread(target=producer.close)
-    closer.start()
-    closer.join(0.2)
-    assert closer.is_alive()
-    go_on.set()
-    closer.join(120)
-    sender.join(120)
-    assert [entry[3] for entry in ends(bridge)] == [8]
 
 
 @every_listener
@@ -669,22 +652,3 @@ def test_partitions_added_to_half_are_refused_before_the_local_transaction(bridg
         (message.half_partition, message.transaction_id) for message, _ in listener.executed
     }
     assert [record.event for record in caplog.records].count("half_partitions_changed") == 1
-
-
-@of_the_connection
-def test_a_real_topic_that_is_missing_is_told_once_and_not_created(api, request, caplog):
-    with (
-        EmbeddedKafka(config={"auto.create.topics.enable": "true"}) as kafka,
-        Bridge(kafka.bootstrap_servers, request.node.name) as bridge,
-    ):
-        there = bridge.create_topic("there")
-        settings = {"bootstrap.servers": bridge.bootstrap_servers}
-        with api("orders", Answers(), settings, namespace=bridge.namespace) as producer:
-            for _ in range(5):
-                producer.send(Message(there, b"v"))
-                producer.send(Message("not.there", b"v"))
-            eventually(lambda: "real_topic_missing" in caplog.text)
-            producer.send(Message("nor.this", b"v"))
-        told = [record.fields["topic"] for record in caplog.records if record.event == "real_topic_missing"]
-        assert told == ["not.there", "nor.this"]
-        assert not {"not.there", "nor.this"} & set(bridge.admin.list_topics(timeout=120).topics)

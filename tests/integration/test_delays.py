@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 
 from confluent_kafka import TopicPartition
 
@@ -14,7 +13,7 @@ from txbridge import Message, TransactionProducer, TransactionSendResult
 from txbridge.core.states import TransactionState
 from txbridge.kafka.environment import Outside
 from txbridge.operations import Selection, list_pending
-from txbridge.operations.commands import resolve, resolve_all
+from txbridge.operations.commands import resolve
 from txbridge.operations.history import read_history
 from txbridge.operations.model import NextStep, Result
 from txbridge.operations.view import Action
@@ -179,28 +178,6 @@ def test_p12_what_is_left_after_the_first_step_is_given_up_even_without_a_body(b
     assert [record["TXB_DELIVERED"] for record in bridge.discarded()] == [b"1", b"1"]
 
 
-def test_one_whose_body_is_gone_when_it_is_due_is_held_and_says_so(bridge: Bridge) -> None:
-    topic, clock = bridge.create_topic("real"), Clock()
-    with bridge.local_owner(outside=clock):
-        gone, later = (prepare(bridge, topic, value, now() + HOUR) for value in (b"gone", b"later"))
-        for one in (gone, later):
-            bridge.decide(one, COMMIT)
-        scheduled(bridge, 2)
-    # Stands for retention of a half topic that is kept for a shorter time than the longest delay.
-    end = TopicPartition(bridge.names.half, 0, gone.offset + 1)
-    bridge.admin.delete_records([end])[end].result(60)
-    with bridge.local_owner(outside=clock):
-        clock.ahead = 2 * HOUR
-        bridge.wait_visible(topic, [b"later"])
-        eventually(lambda: bridge.parked_states(0) == ["held"])
-        connection, where = bridge.connection(), f"0:{gone.offset}"
-        [held] = list_pending(connection).messages
-        assert (held.gone, held.error) == (True, "retention has deleted its half message from HALF")
-        assert resolve(connection, where, Action.ABANDON, reason="lost", operator="me").result is Result.ABANDONED
-    assert bridge.visible(topic) == {b"later": 1}
-    assert [record["TXB_REASON"] for record in bridge.discarded()] == [b"ABANDONED"]
-
-
 def test_a_person_sees_what_is_scheduled_and_cancels_one(bridge: Bridge) -> None:
     topic, due = bridge.create_topic("real"), now() + 3_600_000
     with bridge.local_owner():
@@ -232,23 +209,6 @@ def test_a_person_sees_what_is_scheduled_and_cancels_one(bridge: Bridge) -> None
     assert bridge.outcomes()[0, cancelled.offset] == ["abandon"]
 
 
-def test_all_that_is_scheduled_for_a_topic_is_cancelled_after_a_dry_run(bridge: Bridge) -> None:
-    topic, due = bridge.create_topic("real"), now() + 3_600_000
-    with bridge.local_owner():
-        several = [prepare(bridge, topic, b"%d" % number, due) for number in range(2)]
-        for one in several:
-            bridge.decide(one, COMMIT)
-        scheduled(bridge, 2)
-        connection, cause = bridge.connection(), Selection(cause=f"scheduled for topic {topic}")
-        dry = resolve_all(connection, Action.ABANDON, cause, dry_run=True)
-        assert [one.result for one in dry] == [Result.WOULD_ABANDON] * 2
-        done = resolve_all(connection, Action.ABANDON, cause, reason="a wrong price", operator="me", expected=2)
-        assert [one.result for one in done] == [Result.ABANDONED] * 2
-        assert bridge.parked_states(0) == []
-    assert bridge.outcomes() == {(0, one.offset): ["abandon"] for one in several}
-    assert bridge.visible(topic) == {}
-
-
 def test_a_time_beyond_the_longest_delay_is_malformed(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     with bridge.local_owner(longest_delay=10_000):
@@ -259,20 +219,3 @@ def test_a_time_beyond_the_longest_delay_is_malformed(bridge: Bridge) -> None:
     [record] = bridge.discarded()
     assert record["TXB_REASON"] == b"MALFORMED"
     assert b"timer_max_delay is 10 s" in record["TXB_ERROR"]
-
-
-def test_the_client_sends_later(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with bridge.local_owner(), bridge.local_owner(partition=1):
-        with TransactionProducer("group", Commits(), settings, namespace=bridge.namespace) as producer:
-            due = now() + 3_000
-            later = producer.send_message_in_transaction(Message(topic, b"later", b"k", deliver_at=due))
-            message = Message(topic, b"in a transaction", b"k", delay=timedelta(seconds=3))
-            assert message.deliver_at is not None
-            sent = producer.send_message_in_transaction(message)
-            sent.wait(60)
-        bridge.wait_visible(topic, [b"later", b"in a transaction"])
-    for result, earliest in ((later, due), (sent, message.deliver_at)):
-        one = Prepared(result.half_partition, result.half_offset, result.transaction_id)
-        assert delivered_at(bridge, one) >= earliest

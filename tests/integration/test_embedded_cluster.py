@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import ElectionType, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from tests.integration.test_embedded_kafka import create, processes, produce, run_cli, values
+from tests.integration.test_embedded_kafka import create, processes, run_cli, values
 from tests.support.broker_metadata import BrokerMetadata, ask_metadata, wait_in_sync
 from tests.support.harness import eventually, quiet
 from tests.support.kafka_cluster import KafkaCluster
@@ -66,26 +66,6 @@ def test_everything_is_on_three_brokers(kafka):
         assert admin.describe_configs([resource])[resource].result(120)["min.insync.replicas"].value == "2"
     assert len({node.pid for node in kafka.brokers}) == 3
     assert kafka.bootstrap_servers.split(",") == [node.bootstrap_servers for node in kafka.brokers]
-
-
-def test_one_broker_is_killed_and_comes_back(kafka):
-    first = kafka.brokers[0]
-    first.kill()
-    assert not first.is_running()
-    assert kafka.is_running()
-    produce(kafka, TOPIC, b"without the first")
-    transaction(kafka, b"without the first")
-    assert leader(kafka) in {2, 3}
-    first.start()
-    back_to_the_first(kafka)
-
-
-def test_one_broker_is_paused_and_resumed(kafka):
-    first = kafka.brokers[0]
-    first.pause()
-    eventually(lambda: leader(kafka) in {2, 3})
-    first.resume()
-    back_to_the_first(kafka)
 
 
 def test_one_broker_is_cut_off_from_the_others_and_not_from_clients(kafka):

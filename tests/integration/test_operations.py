@@ -30,7 +30,6 @@ from txbridge.operations import (
     list_pending,
     read_history,
     resolve,
-    resolve_all,
 )
 from txbridge.operations.listing import FinishedError
 from txbridge.topics.verify import LayoutError
@@ -152,59 +151,20 @@ def test_pending_under_traffic_shows_what_is_stuck_and_nothing_that_is_finished(
         eventually(lambda: [one.half_offset for one in list_pending(connect(bridge)).messages] == [stuck.offset])
 
 
-@pytest.mark.long
-def test_held_and_discarded_messages_are_listed_after_their_worker_has_died(bridge: Bridge) -> None:
-    missing = f"{bridge.namespace}.missing"
-    worker = bridge.worker(transaction_check_interval=300, transaction_check_max=1, transaction_timeout=300)
-    held = bridge.prepare(missing, b"held", key=b"key", partition=0)
-    end_offset = bridge.decide(held, COMMIT)
-    with bridge.member():
-        given_up = bridge.prepare(bridge.create_topic("real"), b"given up", partition=1)
-        eventually(bridge.discarded)
-    worker.wait_logged('"event": "held"')
-    worker.kill()
-    listing = list_pending(connect(bridge), ALL)
-    one, other = listing.messages
-    assert (one.coordinates, one.state, one.decided) == (where(held), TransactionState.HELD, end_offset)
-    assert (one.error, one.key, one.next_step, one.next_due) == (
-        f"topic {missing} does not exist",
-        b"key",
-        NextStep.RETRY,
-        None,
-    )
-    assert (other.coordinates, other.state, other.reason) == (where(given_up), TransactionState.DISCARDED, "MAX_CHECKS")
-    assert (other.discarded_at, other.checks) == ((0, 0), 1)
-    assert [found.coordinates for found in list_pending(connect(bridge)).messages] == [where(held)]
-    assert [found.coordinates for found in list_discarded(connect(bridge)).messages] == [where(given_up)]
-
-
 def test_a_commit_by_hand_is_delivered_once_and_who_and_why_are_recorded_in_end(bridge: Bridge) -> None:
     topic = bridge.create_topic("real")
     with bridge.local_owner():
-        prepared = bridge.prepare(topic, b"value", partition=0, group="dead")
+        prepared, unwanted = bridge.prepare_many(topic, [b"value", b"unwanted"], partition=0, group="dead")
         answer = resolve(connect(bridge), where(prepared), Action.COMMIT, **WORDS)
         assert (answer.result, answer.end_offset) == (Result.COMMITTED, 0)
+        other = resolve(connect(bridge), unwanted.transaction_id[:8], Action.ROLLBACK, **WORDS)
+        assert (other.result, other.message.coordinates) == (Result.ROLLED_BACK, where(unwanted))
         assert bridge.visible(topic) == {b"value": 1}
     headers, value = ends(bridge)[0]
     assert headers == {"TXB_V": b"1", "PGROUP": b"dead", "SOURCE": b"operator", "CLIENT_ID": b"alice"}
     remark = b"order 42 was paid%2C see ticket 7: 100 %25"
     assert value == b"%d,%s,8,,%s" % (prepared.offset, prepared.transaction_id.encode(), remark)
-    assert bridge.outcomes() == {(0, prepared.offset): ["commit"]}
-
-
-def test_a_rollback_by_hand_with_the_whole_id_is_never_visible(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    worker = bridge.worker(park_after=300)
-    bridge.prepare(topic, b"other", partition=0, group="dead")
-    prepared = bridge.prepare(topic, b"value", partition=1, group="dead")
-    eventually(lambda: bridge.parked_states(1) == ["pending"])
-    answer = resolve(connect(bridge), prepared.transaction_id[:8], Action.ROLLBACK, **WORDS)
-    assert (answer.result, answer.message.coordinates) == (Result.ROLLED_BACK, where(prepared))
-    assert bridge.outcomes() == {(1, prepared.offset): ["rollback"]}
-    assert bridge.visible(topic) == {}
-    [(headers, _)] = ends(bridge)
-    assert headers["SOURCE"] == b"operator"
-    assert not worker.events("end_refused")
+    assert bridge.outcomes() == {(0, prepared.offset): ["commit"], (0, unwanted.offset): ["rollback"]}
 
 
 @pytest.mark.parametrize("decision", [COMMIT, ROLLBACK])
@@ -341,29 +301,6 @@ def test_p7_a_resumed_message_is_checked_from_one_again_and_then_committed_once(
     assert len(ends(bridge)) == 2
     assert bridge.visible(topic) == {b"0": 1}
     assert len(bridge.discarded()) == 1
-
-
-@pytest.mark.long
-def test_all_discarded_messages_of_a_group_are_resumed_and_no_others(bridge: Bridge) -> None:
-    mine, others = discard(bridge, 3, "mine"), discard(bridge, 1, "others")
-    mine_only = Selection(group="mine")
-    foretold = resolve_all(connect(bridge), Action.RESUME, mine_only, dry_run=True)
-    assert [(one.message.coordinates, one.result) for one in foretold] == [
-        (where(one), Result.WOULD_RESUME) for one in mine
-    ]
-    assert ends(bridge) == []
-    # Without a worker the first resume is stored, and a second one finds it.
-    stored = resolve_all(connect(bridge), Action.RESUME, mine_only, **WORDS, timeout_s=0)
-    again = resolve_all(connect(bridge), Action.RESUME, mine_only, **WORDS, timeout_s=0)
-    assert [one.result for one in [*stored, *again]] == [Result.STORED] * 6
-    assert {one.end_offset for one in again} == {None}
-    with bridge.local_owner():
-        eventually(lambda: sorted(map(str, bridge.parked_states(0))) == ["discarded", "pending", "pending", "pending"])
-        assert resolve_all(connect(bridge), Action.RESUME, mine_only, **WORDS) == []
-    assert [one.coordinates for one in list_discarded(connect(bridge)).messages] == [where(one) for one in others]
-    # One END record for all messages.
-    [(headers, value)] = ends(bridge)
-    assert (headers["SOURCE"], len(value.splitlines())) == (b"resume", 3)
 
 
 def test_a_held_message_whose_topic_is_gone_for_good_is_abandoned_and_told(bridge: Bridge) -> None:

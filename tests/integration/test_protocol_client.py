@@ -9,11 +9,9 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import re
 import secrets
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from urllib.parse import quote
@@ -27,7 +25,6 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
-    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -108,9 +105,8 @@ Join = Callable[..., MiniClient]
 #: Time to leave a group; it takes milliseconds.
 _LEAVE_S = 30
 
-#: Keys with their partitions in HALF (2) and in a real topic (4), by murmur2. Kafka's UtilsTest has "abc" -> 479470107,
-#: "foobar" -> -790332482 and "21" -> -973932308; without the sign bit the last two are 1357151166 and 1173551340.
-ABC, FOOBAR, TWENTY_ONE = (b"abc", 1, 3), (b"foobar", 0, 2), (b"21", 0, 0)
+#: A key with its partitions in HALF (2) and in a real topic (4), by murmur2: Kafka's UtilsTest has "abc" -> 479470107.
+ABC = (b"abc", 1, 3)
 #: One namespace and one worker for all tests here: a check after 1 s, four of them 1 s apart, then the discard.
 bridge = module_bridge("protocol client", transaction_check_max=4)
 
@@ -317,22 +313,6 @@ def test_several_messages_are_checked_as_one_and_delivered_together_in_their_ord
     assert {one.timestamp()[1] for one in bridge.read(stock)} == {born(bridge, half)}
 
 
-def test_null_and_a_timestamp_of_0_are_delivered_as_null_at_the_time_of_birth(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("nulls", 4)
-    client = join("nulls", listening=False)
-    tombstone = client.prepare(topic, None, key=FOOBAR[0])
-    keyless = client.prepare(topic, b"", REAL_QID=1, BORN_TIMESTAMP=0)
-    client.end((tombstone, COMMIT))
-    client.end((keyless, COMMIT))
-    found = wait_delivered(bridge, topic, tombstone)
-    assert (found.key(), found.value(), found.headers()) == (b"foobar", None, marks(tombstone))
-    assert (tombstone[0], found.partition()) == FOOBAR[1:]
-    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, tombstone))
-    found = wait_delivered(bridge, topic, keyless)
-    assert (found.key(), found.value(), found.headers(), found.partition()) == (None, b"", marks(keyless), 1)
-    assert found.timestamp() == (TIMESTAMP_CREATE_TIME, born(bridge, keyless))
-
-
 def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join: Join):
     topic = bridge.create_topic("unknown", 4)
     client = join("unknown")
@@ -373,19 +353,6 @@ def test_unknown_is_asked_about_and_the_answer_commits_once(bridge: Bridge, join
     assert values(bridge, topic) == [b"sentinel", b"value"]
 
 
-def test_no_end_at_all_is_asked_of_another_process_of_the_group_once_there_is_one(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("crash", 4)
-    half = join("crash", listening=False).prepare(topic, b"value", key=b"abc")
-    time.sleep(2.5)  # two checks would be due by now, had the group been alive
-    heir = join("crash")
-    (check,) = wait_checks(heir, half)
-    assert check_times(check) == 1
-    heir.answer(check, lambda check: ROLLBACK)
-    wait_outcome(bridge, half, "rollback")
-    pass_by(bridge, heir, topic, b"abc")
-    assert values(bridge, topic) == [b"sentinel"]
-
-
 def test_the_client_answers_for_what_still_runs_and_for_what_it_gave_up_and_an_exception_is_unknown(
     bridge: Bridge, join: Join
 ):
@@ -411,21 +378,6 @@ def test_the_client_answers_for_what_still_runs_and_for_what_it_gave_up_and_an_e
     wait_delivered(bridge, topic, running)
     wait_delivered(bridge, topic, failing)
     assert values(bridge, topic) == [b"failing", b"running"]
-
-
-def test_immunity_replaces_the_time_to_the_first_check_and_a_negative_one_does_not(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("immunity", 4)
-    client = join("immunity")
-    immune, at_once, absent = (
-        client.prepare(topic, b"value", key=b"abc", CHECK_IMMUNITY_TIME_IN_SECONDS=seconds) for seconds in (60, 0, -1)
-    )
-    wait_checks(client, at_once, absent)
-    (again,) = wait_checks(client, absent)
-    assert check_times(again) == 2
-    asked = {dict(record.headers())["UNIQ_KEY"].decode() for record in bridge.read(client.check_topic)}
-    assert asked == {at_once[2], absent[2]}
-    client.end((immune, ROLLBACK), (at_once, ROLLBACK), (absent, ROLLBACK))
-    wait_outcome(bridge, immune, "rollback")
 
 
 def test_one_end_record_decides_several_and_carries_remarks_and_a_refused_entry_spoils_none(bridge: Bridge, join: Join):
@@ -539,86 +491,3 @@ def test_a_message_nobody_decides_is_parked_discarded_resumed_and_committed(brid
     wait_delivered(bridge, topic, half)
     wait_outcome(bridge, half, "discard", "commit")
     wait_tombstone(bridge, half)
-
-
-def test_a_commit_that_can_not_be_delivered_is_held_until_it_can(bridge: Bridge, join: Join):
-    topic = f"{bridge.namespace}.missing"
-    client = join("held", listening=False)
-    half = client.prepare(topic, b"value", key=b"abc")
-    end = client.end((half, COMMIT))
-    entry = entry_of(bridge, half, "held")
-    assert set(entry) == PENDING | {"decision", "error", "decided"}
-    assert (entry["decision"], entry["decided"], entry["checks"]) == (8, end.offset(), 0)
-    assert topic in entry["error"]
-    assert outcomes(bridge, half) == []
-    assert bridge.create_topic("missing") == topic
-    wait_delivered(bridge, topic, half)
-    wait_outcome(bridge, half, "commit")
-    wait_tombstone(bridge, half)
-
-
-def test_op_records_are_as_the_page_says(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("op", 4)
-    client = join("op", listening=False)
-    for key in (b"abc", b"foobar"):
-        half = client.prepare(topic, b"value", key=key)
-        client.end((half, ROLLBACK))
-        wait_outcome(bridge, half, "rollback")
-    records = op_records(bridge)
-    assert {record.partition() for record in records} == {0, 1}
-    for record in records:
-        outcome = dict(record.headers())["OUTCOME"]
-        assert record.headers()[:3] == [("TXB_V", b"1"), ("TAGS", b"d"), ("OUTCOME", outcome)]
-        for name, entries in record.headers()[3:]:
-            assert (outcome, name) == (b"commit", "TXB_ENDS")
-            assert re.fullmatch(rb"\d+:\d+-\d+:\d+", entries)
-        assert outcome in (b"commit", b"rollback", b"discard")
-        assert record.key() is None
-        assert re.fullmatch(rb"\d+(,\d+)*", record.value())
-
-
-def test_checkpoints_are_as_the_page_says(bridge: Bridge, join: Join):
-    topic = bridge.create_topic("progress", 4)
-    client = join("progress", listening=False)
-    last = {}
-    for key in (b"abc", b"foobar"):
-        half = client.prepare(topic, b"value", key=key)
-        last[half[0]] = half[1], client.end((half, ROLLBACK)).offset()
-    names = {
-        "half": internal(bridge, "RMQ_SYS_TRANS_HALF_TOPIC"),
-        "end": internal(bridge, "RMQ_SYS_TRANS_END_TOPIC"),
-        "op": internal(bridge, "RMQ_SYS_TRANS_OP_HALF_TOPIC"),
-        "offset": internal(bridge, "RMQ_SYS_TRANS_OFFSET_TOPIC"),
-    }
-    described = bridge.admin.describe_topics(TopicCollection(list(names.values())))
-    ids = {short: str(described[name].result(120).topic_id) for short, name in names.items()}
-    for partition, (half_offset, end_offset) in last.items():
-        key = f"{names['half']}@CID_RMQ_SYS_TRANS/{partition}"
-        # Nothing else is written and nothing older is undecided, so both positions come right after these two records.
-        eventually(lambda key=key, end=end_offset: offset_records(bridge, key)[-1]["end"] == end + 1, 40)
-        progress = offset_records(bridge, key)
-        assert progress[-1]["half"] == half_offset + 1
-        for one in progress:
-            assert {"half", "end", "op", "topics", "owner", "seq", "read", "ops", "recent"} <= set(one)
-            assert set(one) <= {
-                "half",
-                "end",
-                "op",
-                "topics",
-                "owner",
-                "seq",
-                "read",
-                "ops",
-                "recent",
-                "entry",
-                "marks",
-            }
-            # There are fewer than 10,000 messages, so the ids of all of them are read again.
-            assert one["recent"] == 0
-            assert one["topics"] == ids
-        for earlier, later in pairwise(progress):
-            assert all(earlier[field] <= later[field] for field in ("half", "end", "op"))
-            assert earlier["owner"] != later["owner"] or earlier["seq"] < later["seq"]
-    for record in bridge.read(names["offset"]):
-        key = f"{names['half']}@CID_RMQ_SYS_TRANS/{record.partition()}"
-        assert re.fullmatch(re.escape(key) + r"(/\d+)?", record.key().decode())

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from txbridge_rocketmq.topics import look_up
 
-from tests.support.harness import Bridge, eventually, quiet
+from tests.support.harness import Bridge, at_this_load, eventually, quiet
 from tests.support.module_fixtures import module_bridge
 from tests.support.rocketmq_door import Door, RawClient, end_fields, frame, send_fields, topic_of
 from txbridge.embedded import EmbeddedKafka
@@ -25,7 +25,7 @@ from txbridge.kafka.admin import KafkaCluster
 COMMIT = 8
 SEND, HEARTBEAT, END, ROUTE = 310, 34, 37, 105
 TOPIC_NOT_EXIST = 17
-#: A SEND takes milliseconds, and a client waits for three seconds. The rest is for a busy machine.
+#: A SEND takes milliseconds, and a client waits for three seconds (s).
 ANSWERED_S = 8.0
 #: The page promises the end within this time after SIGTERM (s).
 END_S = 20.0
@@ -59,7 +59,7 @@ def send_in_time(door: Door, topic: str, uniq_key: str) -> None:
     with RawClient(door) as client:
         sent, _ = client.ask(SEND, send_fields("orders", topic, TRAN_MSG="true", UNIQ_KEY=uniq_key), b"body")
         assert client.ask(END, end_fields("orders", sent, COMMIT))[0]["code"] == 0
-    assert time.monotonic() - began < ANSWERED_S
+    assert time.monotonic() - began < at_this_load(ANSWERED_S)
 
 
 def test_look_ups_leave_no_name_in_librdkafka(bridge: Bridge) -> None:
@@ -125,7 +125,7 @@ def test_announced_bytes_stop_nobody(bridge: Bridge, door: Door, connections: in
             for _ in range(5):
                 began = time.monotonic()
                 assert client.ask(SEND, fields, b"x" * 900_000)[0]["code"] == 0
-                assert time.monotonic() - began < ANSWERED_S
+                assert time.monotonic() - began < at_this_load(ANSWERED_S)
         assert memory_of(door) < 400
 
 
@@ -145,6 +145,6 @@ def test_a_door_ends_in_time_whatever_waits(own_kafka: EmbeddedKafka) -> None:
             began = time.monotonic()
             os.kill(door.pid, signal.SIGTERM)
             assert door.wait_dead(120) == 0
-            assert time.monotonic() - began < END_S
+            assert time.monotonic() - began < at_this_load(END_S)
         finally:
             own_kafka.resume()

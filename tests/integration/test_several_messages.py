@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import pytest
 
 from tests.support.harness import COMMIT, Bridge, eventually
-from tests.support.listeners import UNKNOWN, Answers
+from tests.support.listeners import Answers
 from tests.support.message_frames import Framed, write
-from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
+from txbridge import Message, TransactionProducer
 
 
 def settings(bridge: Bridge) -> dict[str, str]:
@@ -66,38 +65,6 @@ def test_p12_a_commit_delivers_all_messages_to_their_topics_in_the_order_given(b
         ("TXB_HALF", f"{given.half_partition}:{given.half_offset}".encode()),
         ("TXB_MESSAGE", b"1/5"),
     ]
-
-
-def test_p12_asyncio_and_a_thousand_messages(bridge: Bridge, topics: list[str]):
-    listener = Answers()
-    sent = [Message(topics[number % 3], b"%d" % number, b"%d" % (number % 7)) for number in range(1_000)]
-
-    async def send() -> None:
-        made = AsyncTransactionProducer("group", listener, settings(bridge), namespace=bridge.namespace)
-        async with made as client:
-            await client.send_message_in_transaction(sent)
-
-    bridge.worker()
-    asyncio.run(send())
-    eventually(lambda: len(all_of(bridge, *topics)) == 1_000, 90)
-    for index, topic in enumerate(topics):
-        assert [int(value) for _, value in all_of(bridge, topic)] == list(range(index, 1_000, 3))
-
-
-def test_p12_a_rollback_and_a_check_are_of_all_messages(bridge: Bridge, topics: list[str]):
-    sent = [Message(topic, b"never", check_immunity_time=0) for topic in topics]
-    undecided = Answers(UNKNOWN)
-    bridge.worker()
-    with producer(bridge, Answers(LocalTransactionState.ROLLBACK_MESSAGE)) as client:
-        client.send_message_in_transaction(sent)
-    with producer(bridge, undecided) as client:
-        asked = [Message(topic, b"asked", b"k") for topic in topics]
-        client.send_message_in_transaction(asked)
-        eventually(lambda: undecided.checked, 60)
-        eventually(lambda: len(all_of(bridge, *topics)) == 3, 60)
-    # A check shows the application the messages that it has sent.
-    assert list(undecided.checked[0].messages) == asked
-    assert {value for _, value in all_of(bridge, *topics)} == {b"asked"}
 
 
 def framed(bridge: Bridge, messages: list[Framed], partition: int = 0):

@@ -60,37 +60,6 @@ def states(engine):
         return list(connection.execute(select(transactions.c.state).where(transactions.c.id != "barrier")).scalars())
 
 
-@long_on_sqlite
-def test_p4_messages_follow_the_rows(bridge, topic, engine):
-    """Commit, rollback, and an exception. The worker checks none of them."""
-
-    def place_even(connection, message, arg):
-        place(connection, message, arg)
-        if arg % 4 == 1:
-            raise Rollback
-        if arg % 4 == 3:
-            raise ZeroDivisionError
-
-    bridge.worker()
-    with producer_on(bridge, SqlTransactionListener(engine, place_even)) as producer:
-        results = [
-            producer.send_message_in_transaction(Message(topic, str(number), key=str(number)), number)
-            for number in range(12)
-        ]
-        assert [result.local_transaction_state for result in results[:4]] == [
-            LocalTransactionState.COMMIT_MESSAGE,
-            LocalTransactionState.ROLLBACK_MESSAGE,
-            LocalTransactionState.COMMIT_MESSAGE,
-            LocalTransactionState.ROLLBACK_MESSAGE,
-        ]
-        assert isinstance(results[3].local_exception, ZeroDivisionError)
-        expected = [["commit"]] * 6 + [["rollback"]] * 6
-        eventually(lambda: sorted(bridge.outcomes().values()) == expected, 40)
-        assert states(engine) == ["committed"] * 6
-    assert order_ids(engine) == [0, 2, 4, 6, 8, 10]
-    assert bridge.visible(topic) == {str(number).encode(): 1 for number in range(0, 12, 2)}
-
-
 @long_on_postgresql
 def test_p4_announcements_follow_the_rows(bridge, topic, engine):
     """Commit and an exception, blocking and on an event loop. The worker checks none of them."""

@@ -9,19 +9,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicCollection
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from typer.testing import CliRunner
 
 from tests.support.harness import eventually
@@ -55,15 +43,7 @@ FREE_WITH_POLICY = {
 }
 
 
-#: A cluster with an authorizer that allows everything without an ACL, and with automatic creation of topics.
-kafka = module_kafka(
-    config={
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found": "true",
-        "auto.create.topics.enable": "true",
-        "compression.type": "zstd",
-    }
-)
+kafka = module_kafka(config={"auto.create.topics.enable": "true", "compression.type": "zstd"})
 
 
 @pytest.fixture
@@ -107,40 +87,6 @@ def config_of(admin, topic, *names):
 
 def actions(result):
     return {topic["topic"].partition(".")[2]: topic["action"] for topic in json.loads(result.stdout)["topics"]}
-
-
-class Denied:
-    """Takes rights away from everybody inside the block; all users are ANONYMOUS here."""
-
-    def __init__(self, admin, kind, name, *operations):
-        self._admin = admin
-        self._kind = kind
-        self._name = name
-        self._operations = operations
-        self._filter = AclBindingFilter(
-            kind, name, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
-        )
-
-    def __enter__(self):
-        bindings = [self._binding(AclOperation.ALL, AclPermissionType.ALLOW)]
-        bindings += [self._binding(operation, AclPermissionType.DENY) for operation in self._operations]
-        for future in self._admin.create_acls(bindings).values():
-            future.result()
-        eventually(lambda: len(self._known()) == len(bindings), 30)
-
-    def __exit__(self, *_):
-        for future in self._admin.delete_acls([self._filter]).values():
-            future.result()
-        eventually(lambda: not self._known(), 30)
-
-    def _known(self):
-        """ACLs that the broker itself knows: it reads its metadata log some time after the controller wrote it."""
-        return self._admin.describe_acls(self._filter).result()
-
-    def _binding(self, operation, permission):
-        return AclBinding(
-            self._kind, self._name, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, permission
-        )
 
 
 def test_plan_apply_plan_on_a_fresh_cluster(topics, admin, namespace):
@@ -286,63 +232,6 @@ def test_what_the_cluster_refuses_is_refused(topics, admin, namespace):
     assert "only 1 broker(s) are registered" in result.stdout
     assert topics("apply", "--replication-factor", "3").exit_code == 2
     assert not [topic for topic in admin.list_topics().topics if topic.startswith(namespace)]
-
-
-@pytest.mark.parametrize("right", ["DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"])
-def test_a_missing_right_on_a_topic_is_named(topics, admin, namespace, right):
-    names, operation = Names(namespace), AclOperation[right]
-    assert topics("apply").exit_code == 0
-    with Denied(admin, ResourceType.TOPIC, names.end, operation):
-        result = topics("plan", "--max-message-size", "2000000", "--format", "json")
-        if right == "ALTER_CONFIGS":  # nothing to alter in END
-            assert result.exit_code == 1
-        else:
-            assert result.exit_code == 2
-            end = json.loads(result.stdout)["topics"][1]
-            assert end["reasons"] == [
-                f"missing right {right} on topic {names.end}: grant it to the user of this connection"
-            ]
-            for client in (True, False):
-                with pytest.raises(LayoutError, match=f"{names.end}: missing right {right} on topic {names.end}"):
-                    check_layout(KafkaCluster(lambda: admin), names, client=client)
-    with Denied(admin, ResourceType.TOPIC, names.half, operation):
-        result = topics("apply", "--max-message-size", "2000000")
-        assert result.exit_code == 2
-        assert f"missing right {right} on topic {names.half}" in result.stdout
-    assert config_of(admin, names.discard, "max.message.bytes") == {"max.message.bytes": "1131072"}
-    with Denied(admin, ResourceType.TOPIC, names.op, operation):
-        if right == "ALTER_CONFIGS":
-            check_layout(KafkaCluster(lambda: admin), names)
-        else:
-            assert names.op not in check_layout(KafkaCluster(lambda: admin), names, client=True).topic_ids
-            with pytest.raises(LayoutError, match=f"{names.op}: missing right {right}"):
-                check_layout(KafkaCluster(lambda: admin), names)
-
-
-def test_the_missing_right_to_create_is_named(topics, admin, namespace):
-    names = Names(namespace)
-    with (
-        Denied(admin, ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),
-        Denied(admin, ResourceType.TOPIC, names.op, AclOperation.CREATE),
-    ):
-        result = topics("apply")
-        assert result.exit_code == 2
-        assert f"missing right CREATE on topic {names.op} (or on the cluster)" in result.stdout
-    assert topics("apply").exit_code == 0
-    check = names.check("orders")
-    layout = check_layout(KafkaCluster(lambda: admin), names)
-    with (
-        Denied(admin, ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),
-        Denied(admin, ResourceType.TOPIC, check, AclOperation.CREATE),
-        pytest.raises(LayoutError, match=f"{check}: missing right CREATE .*`txbridge topics apply .* --group orders`"),
-    ):
-        ensure_check_topic(KafkaCluster(lambda: admin), names, "orders", layout)
-    assert topics("apply", "--group", "orders").exit_code == 0
-    with (
-        Denied(admin, ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),
-        Denied(admin, ResourceType.TOPIC, check, AclOperation.CREATE),
-    ):
-        ensure_check_topic(KafkaCluster(lambda: admin), names, "orders", layout)
 
 
 def test_a_group_whose_name_is_too_like_that_of_another_is_refused_with_the_reason(topics, admin, namespace):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from tests.support import harness
 from tests.support.harness import Bridge, eventually
 from txbridge import LocalTransactionState, Message, MessageExt, TransactionListener, TransactionProducer
 
@@ -61,56 +60,3 @@ def test_transactional_msg_it(bridge: Bridge) -> None:
     assert {record["TRANSACTION_CHECK_TIMES"] for record in discarded} == {b"3"}
     outcomes = Counter(outcome for named in bridge.outcomes().values() for outcome in named)
     assert outcomes == {"commit": 48, "rollback": 48, "discard": 24}
-
-
-def test_p2_p6_a_restarted_service_answers_for_its_dead_predecessor(bridge: Bridge) -> None:
-    """The producer dies before its END. No check is sent while the group is dead; the next instance gets it."""
-    topic = bridge.create_topic("orders")
-    # A busy machine must be able to answer the first check before the second is due.
-    bridge.worker(transaction_check_interval=3_000)
-    half = bridge.prepare(topic, b"2", group="orders-service")
-    with bridge.member("alive") as others:
-        control = bridge.prepare(topic, b"control", group="alive")
-        # The time of three checks, if they were sent without a live group.
-        eventually(lambda: len(others.checks(control)) == 3)
-        bridge.decide(control, harness.ROLLBACK, group="alive")
-    assert (half.partition, half.offset) not in bridge.outcomes()
-    listener = ByNumber()
-    settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with TransactionProducer("orders-service", listener, settings, namespace=bridge.namespace):
-        bridge.wait_visible(topic, [b"2"])
-    assert bridge.outcomes()[half.partition, half.offset] == ["commit"]
-    assert listener.check_times == {2: [1]}
-
-
-def test_user_data_arrives_unchanged(bridge: Bridge) -> None:
-    """Key, value, headers with repeated names and null values, timestamp and partition; only two headers are ours."""
-    # The timestamp below is old: retention would delete the record.
-    topic = bridge.create_topic("orders", partitions=3, retention_ms="-1")
-    bridge.worker()
-    settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with TransactionProducer("orders-service", ByNumber(), settings, namespace=bridge.namespace) as producer:
-        result = producer.send_message_in_transaction(
-            Message(
-                topic,
-                b"5",
-                key=b"\x00\xffkey",
-                headers=[("trace", b"1"), ("trace", b"2"), ("none", None), ("empty", b"")],
-                timestamp=1_357_034_400_000,
-                partition=2,
-            )
-        )
-        producer.send_message_in_transaction(Message(topic, b"10", key=b""))
-        bridge.wait_visible(topic, [b"5", b"10"])
-    (five,) = [message for message in bridge.read(topic) if message.value() == b"5"]
-    assert five.key() == b"\x00\xffkey"
-    assert five.partition() == 2
-    assert five.timestamp() == (1, 1_357_034_400_000)
-    assert five.headers() == [
-        ("trace", b"1"),
-        ("trace", b"2"),
-        ("none", None),
-        ("empty", b""),
-        ("UNIQ_KEY", result.transaction_id.encode()),
-        ("TXB_HALF", b"%d:%d" % (result.half_partition, result.half_offset)),
-    ]

@@ -16,7 +16,6 @@ from tests.integration.test_answer_checks import answering
 from tests.support import sql_application
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, in_new_schema, orders, place
-from tests.support.stopped import wait_stopped
 from txbridge import LocalTransactionState, Message, TransactionProducer
 from txbridge.operations import Selection, list_pending
 
@@ -94,20 +93,6 @@ def test_p4_senders_that_wait_for_a_connection_are_not_rolled_back(bridge, urls,
     with engine.connect() as connection:
         assert len(connection.execute(select(orders)).all()) == ORDERS + 2
     engine.dispose()
-
-
-def test_p4_a_service_that_is_stopped_before_its_row_is_not_rolled_back(bridge, urls):
-    """SIGSTOP between the half message and the INSERT, while another process is asked."""
-    topic = bridge.create_topic("orders")
-    more = (bridge.bootstrap_servers, bridge.namespace, topic)
-    with sql_application.running("produce", urls[0], "insert", "STOP", *more) as process:
-        wait_stopped(process)
-        bridge.worker(transaction_check_max=1_000)
-        with service(bridge, urls[0]):
-            eventually(lambda: bridge.count_answers() >= 3, 60)
-            process.send_signal(signal.SIGCONT)
-            assert process.communicate(timeout=120)[0].split() == ["COMMIT_MESSAGE"]
-            bridge.wait_visible(topic, [b"order"])
 
 
 @pytest.mark.parametrize("another", ["instance", "answer-checks"])

@@ -1,4 +1,4 @@
-"""Workers that come, go and die, and two apps on the same topics: exactly once in all cases."""
+"""Workers that come, go and die: exactly once in all cases."""
 
 from __future__ import annotations
 
@@ -95,21 +95,6 @@ def test_p2_p3_workers_join_leave_and_die(wide: Bridge) -> None:
 
 def _taken_over(worker: WorkerProcess) -> list[str]:
     return [line.split('"partition": ')[1][0] for line in worker.log.splitlines() if "partition_taken_over" in line]
-
-
-@pytest.mark.long
-def test_p3_two_apps_of_different_names_on_the_same_topics(bridge: Bridge) -> None:
-    """They fence each other off, and alternately make progress."""
-    topic = bridge.create_topic("orders")
-    bridge.worker(app_id="app-one")
-    with Stream(bridge, topic) as stream:
-        moved_on(bridge, topic)
-        other = bridge.worker(app_id="app-two", wait=1)
-        moved_on(bridge, topic)
-        moved_on(bridge, topic)
-    # The last decisions wait for the app that owns the partition then.
-    assert_exactly_once(bridge, topic, stream)
-    assert any("fenced" in worker.log for worker in (other, *bridge.workers))
 
 
 def test_p2_p3_kafka_restarts_and_dies_midway(own_kafka: EmbeddedKafka) -> None:

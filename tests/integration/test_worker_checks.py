@@ -6,8 +6,6 @@ import itertools
 import random
 import time
 
-import pytest
-
 from tests.support.harness import COMMIT, ROLLBACK, UNKNOWN, Bridge, Prepared, eventually
 
 
@@ -155,46 +153,6 @@ def test_p8_a_check_that_its_topic_does_not_take_delays_no_other(bridge: Bridge)
         # The message is not lost: a decision from elsewhere finishes it.
         bridge.decide(large, COMMIT)
         bridge.wait_outcome(large, "commit")
-
-
-@pytest.mark.long
-def test_p8_a_check_that_its_topic_never_takes_stops_nobody_once_its_message_is_parked(bridge: Bridge) -> None:
-    topic = bridge.create_topic("real")
-    # A check topic that a foreign client made with Kafka's defaults takes smaller records than HALF.
-    default = {"max.message.bytes": "500000"}
-    options = {"park_after": 500, "transaction_max_age": 20_000}
-    with (
-        bridge.member("others") as others,
-        bridge.member("foreign", default),
-        bridge.member("compacted", {"cleanup.policy": "compact"}) as compacted,
-        bridge.local_owner(**options),
-    ):
-        # These messages are too large for their topics, together or alone, or lack the key that compaction needs.
-        body = random.randbytes(600_000)
-        large = [bridge.prepare(topic, body, partition=0, group="foreign") for _ in "123"]
-        keyless = [bridge.prepare(topic, b"keyless", partition=0, group="compacted") for _ in "123"]
-        eventually(lambda: len(bridge.parked_states(0)) == 6)
-        eventually(lambda: all("error" in _entry(bridge, one) for one in [*large, *keyless]), 10)
-        assert "too large" in _entry(bridge, large[0])["error"].lower()
-        assert {_entry(bridge, one)["checks"] for one in [*large, *keyless]} == {0}
-        # A decision from elsewhere finishes one of them, the maximum age the others.
-        bridge.decide(large[0], COMMIT, group="foreign")
-        bridge.wait_outcome(large[0], "commit")
-        # Messages of other groups are checked and delivered without delay.
-        for number in range(5):
-            prepared = bridge.prepare(topic, b"%d" % number, partition=0, group="others")
-            eventually(lambda one=prepared: others.checks(one), 10)
-            bridge.decide(prepared, COMMIT, group="others")
-            bridge.wait_visible(topic, [b"%d" % number], 5)
-        keyed = bridge.prepare(topic, b"keyed", key=b"key", partition=0, group="compacted")
-        eventually(lambda: compacted.checks(keyed), 10)
-        bridge.decide(keyed, COMMIT, group="compacted")
-        for one in [*large[1:], *keyless]:
-            bridge.wait_outcome(one, "discard")
-    assert {(record["TXB_REASON"], record["TRANSACTION_CHECK_TIMES"]) for record in bridge.discarded()} == {
-        (b"EXPIRED", b"0")
-    }
-    assert all(b"topic" in record["TXB_ERROR"] for record in bridge.discarded())
 
 
 def test_p8_a_check_topic_whose_limit_was_raised_is_noticed(bridge: Bridge) -> None:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
 from tests.support.harness import COMMIT, Bridge, eventually
-from txbridge.core.offset_topic import OffsetTopic
 from txbridge.embedded import EmbeddedKafka
 from txbridge.errors import EnvironmentProblemError
 from txbridge.kafka.config import producer_config
 from txbridge.kafka.fenced_producer import FencedProducer
 from txbridge.operations import acknowledge_loss
 from txbridge.operations.acknowledge_loss import acknowledge
-from txbridge.operations.reading import read_offset, read_view
+from txbridge.operations.reading import read_view
 from txbridge.worker import partitions
 
 
@@ -111,41 +109,3 @@ def _fenced(*, times: int) -> type[FencedProducer]:
                 FencedProducer(self._kafka, self._transactional_id, self._topic, self._commit_timeout_ms).take_fence()
 
     return Fenced
-
-
-def _as_a_former_leader(*question: Any) -> tuple[OffsetTopic, list[str]]:
-    """Read OFFSET as from a broker without its last record."""
-    offset_topic, warnings = read_offset(*question)
-    offset_topic.position -= 1
-    return offset_topic, warnings
-
-
-@pytest.mark.long
-def test_p2_decisions_that_end_has_got_since_its_loss_are_applied(
-    own_kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partitions, "REFUSED_RETRY_S", 4.0)
-    with Bridge(own_kafka.bootstrap_servers, "lost end", partitions=1) as bridge:
-        topic = bridge.create_topic("real")
-        prepared = bridge.prepare_many(topic, [b"%d" % number for number in range(6)], partition=0)
-        with bridge.local_owner():
-            for one in prepared[:3]:
-                bridge.decide(one, COMMIT)
-            bridge.wait_visible(topic, [b"0", b"1", b"2"])
-        _lose_tail(own_kafka, bridge.names.end, 1)
-        _another_client(bridge)
-        refused = bridge.local_owner()
-        refused.wait_error(bridge.names.end, "txbridge acknowledge 0")
-        for one in prepared[3:]:
-            bridge.decide(one, COMMIT)
-        refused.wait_error("holds another record at offset 2")
-        with monkeypatch.context() as patch:
-            patch.setattr(acknowledge_loss, "read_offset", _as_a_former_leader)
-            with pytest.raises(EnvironmentProblemError, match="nothing was written, run the command again"):
-                acknowledge(bridge.connection(), 0, reason="power loss", operator="ann")
-        assert "cut" not in bridge.checkpoint(0)
-        assert acknowledge(bridge.connection(), 0, reason="power loss", operator="ann").is_written
-        refused.wait_serving()
-        bridge.wait_visible(topic, [b"%d" % number for number in range(6)])
-        assert set(bridge.visible(topic).values()) == {1}
-        refused.stop()

@@ -222,17 +222,6 @@ def test_the_port_is_open_on_localhost_only_and_before_kafka_is_there(lonely: in
     assert [fields[1] for fields in sockets if fields[3] == "0A" and fields[1].endswith(f":{lonely:04X}")] == []
 
 
-def test_a_taken_port_is_told_in_one_line(lonely: int) -> None:
-    second = start(f"--metrics-port={lonely}")
-    _, text = second.communicate(timeout=300)
-    assert second.returncode == 2
-    [started, line] = text.splitlines()
-    assert "worker_started" in started
-    assert line.startswith(
-        f"error: cannot listen on port {lonely} of 127.0.0.1 for the metrics: Address already in use"
-    )
-
-
 def test_a_producer_counts_from_the_half_message_to_the_answered_check(bridge: Bridge) -> None:
     topic, registry = bridge.create_topic("real"), CollectorRegistry()
     bridge.worker()

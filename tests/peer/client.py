@@ -1,18 +1,19 @@
-"""RocketMQ's own Java client in a process of its own: a program of this folder, compiled for the run, on a pipe."""
+"""RocketMQ's own Java client in a process of its own: a program of this folder, on a pipe."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Self
 
+from tests.peer.cache import cached, named_by, run
 from tests.peer.jars import class_path
 from tests.peer.server import LOGS, Peer
 from tests.support.line_process import LineProcess
-from txbridge.embedded.java import relevant_lines
+from txbridge.embedded.java import Java, relevant_lines
 from txbridge.errors import EnvironmentProblemError
 
 # javac took 10 s on a loaded machine; more than ten times that is a hang.
@@ -23,35 +24,35 @@ ANSWER_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
 
 
-def compiled(peer: Peer, source: Path) -> str:
-    """Compile a program into the folder of the run, and return its class path.
+def compiled(java: Java, jars: str, source: Path) -> str:
+    """Class path of these jars and a program, which is compiled once for them.
 
     Raises:
         EnvironmentProblemError: there is no compiler, only a Java that runs programs.
 
     """
-    compiler = peer.java.executable.with_name("javac")
+    compiler = java.executable.with_name("javac")
     found = str(compiler) if compiler.is_file() else shutil.which("javac")
     if found is None:
         raise EnvironmentProblemError(
-            f"this needs a JDK, and {peer.java.executable} is a Java without `javac`: install one "
+            f"this needs a JDK, and {java.executable} is a Java without `javac`: install one "
             "(for example `apt-get install openjdk-17-jdk-headless`), or point JAVA_HOME to one"
         )
-    classes = peer.folder / "classes"
-    classes.mkdir(exist_ok=True)
-    jars = class_path(peer.jars, servers=False)
-    command = [found, "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(classes), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
-    if done.returncode != 0:
-        raise EnvironmentProblemError(f"{source.name} could not be compiled:\n{done.stderr}")
-    return f"{classes}{os.pathsep}{jars}"
+    command = [found, "-nowarn", "-encoding", "UTF-8", "-cp", jars]
+    of_these = hashlib.sha256(f"{java.version}\0{jars}".encode()).hexdigest()[:12]
+
+    def fill(folder: Path) -> None:
+        run([*command, "-d", str(folder), str(source)], source.parent, _COMPILE_TIMEOUT_S)
+
+    return f"{cached(f'{named_by(source.stem, source)}-{of_these}', fill)}{os.pathsep}{jars}"
 
 
 class PeerClient:
     """A running Java program of this folder. It ends with its input, and so with this process."""
 
     def __init__(self, peer: Peer, program: str, topic: str, queues: int, *, heap: str = "256m") -> None:
-        classes = compiled(peer, Path(__file__).with_name(f"{program}.java"))
+        jars = class_path(peer.jars, servers=False)
+        classes = compiled(peer.java, jars, Path(__file__).with_name(f"{program}.java"))
         arguments = [peer.names, peer.broker, peer.broker_name, topic, str(queues)]
         LOGS.mkdir(parents=True, exist_ok=True)
         self._process = LineProcess(

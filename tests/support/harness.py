@@ -74,6 +74,11 @@ def eventually(what: Callable[[], Any], timeout: float = 30.0, message: str | Ca
     return backends.eventually(what, timeout * _BUSY, message)
 
 
+def at_this_load(seconds: float) -> float:
+    """A limit that is right on a quiet machine, longer by what waits for each of its processors (s)."""
+    return seconds * max(1.0, 2 * os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
 def cpu_seconds(pid: int) -> float:
     """Processor time that a process has used so far, in user and system mode."""
     return cpu_seconds_in(Path(f"/proc/{pid}/stat").read_text())

@@ -10,13 +10,16 @@ import pytest
 from tests.support.harness import Bridge
 from txbridge.embedded import EmbeddedKafka
 
+#: An idle Kafka writes a record each 500 ms that says so, at more than half of its processor time.
+IDLE = {"metadata.max.idle.interval.ms": "60000"}
+
 
 def module_kafka(**options: Any) -> Any:
     """The fixture of a Kafka with these options."""
 
     @pytest.fixture(scope="module")
     def kafka() -> Iterator[EmbeddedKafka]:
-        with EmbeddedKafka(**options) as broker:
+        with EmbeddedKafka(**{**options, "config": IDLE | options.get("config", {})}) as broker:
             yield broker
 
     return kafka

@@ -22,6 +22,7 @@ from confluent_kafka.admin import NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 from txbridge_rocketmq.access import signature
 
+from tests.peer.client import compiled
 from tests.peer.jars import client_class_path
 from tests.peer.native import GO_GRPC, GO_REMOTING, NODE, go_client, node_packages, rust_client
 from tests.support import http
@@ -34,7 +35,7 @@ from txbridge.embedded.java import find_java
 SECRET = "the secret of all doors of a test"
 _PEER = Path(__file__).parents[1] / "peer"
 _CLIENT, _GRPC_JAVA, _GRPC_PYTHON = (_PEER / name for name in ("DoorClient.java", "GrpcClient.java", "grpc_client.py"))
-#: A JVM compiles the program first, which takes seconds on a quiet machine.
+#: The first time, a program is compiled, which takes seconds on a quiet machine.
 _ANSWER_S = 300.0
 
 
@@ -234,8 +235,8 @@ class JavaClient(RemotingClient):
     ) -> None:
         jars = os.pathsep.join(map(client_class_path, (version, "codecs")))
         # The netty of clients before 4.9 looks into classes that Java 17 closes.
-        flags = ["-Xmx128m", "--add-opens=java.base/java.nio=ALL-UNNAMED", *options, "-cp", jars]
-        super().__init__([find_java().executable, *flags, _CLIENT], doors, group, keys)
+        flags = ["-Xmx128m", "--add-opens=java.base/java.nio=ALL-UNNAMED", *options]
+        super().__init__(_java_program(_CLIENT, jars, *flags), doors, group, keys)
 
 
 class GoClient(RemotingClient):
@@ -275,11 +276,12 @@ class SpringClient(Client):
 
     def __init__(self, starter: str, doors: Sequence[Reachable], topic: str, *, tls: bool = False) -> None:
         locks = ["spring-stream"] if starter == "stream" else [f"spring-{starter}", "spring"]
-        flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-cp", os.pathsep.join(map(client_class_path, locks))]
+        flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16"]
         flags += [f"-D{self._TLS[starter]}=true"] * tls
         program = _PEER / f"Spring{starter.capitalize()}.java"
         addresses = [door.grpc_address if starter == "grpc" else door.address for door in doors]
-        super().__init__([find_java().executable, *flags, program, ";".join(addresses), topic])
+        jars = os.pathsep.join(map(client_class_path, locks))
+        super().__init__([*_java_program(program, jars, *flags), ";".join(addresses), topic])
 
 
 def _grpc_program(language: str) -> list[str | Path]:
@@ -299,7 +301,14 @@ def _grpc_program(language: str) -> list[str | Path]:
     # answers to its ENDs. On two processors it hangs forever after two checks at a time (docs/rocketmq.md).
     flags = ["-Xmx128m", "-XX:ActiveProcessorCount=16", "-Drocketmq.log.level=warn"]
     jars = client_class_path("java-5.2.0" if language == "java" else language)
-    return [find_java().executable, *flags, "-cp", jars, _GRPC_JAVA]
+    return _java_program(_GRPC_JAVA, jars, *flags)
+
+
+def _java_program(source: Path, jars: str, *flags: str) -> list[str | Path]:
+    """A client that lives for seconds: its start costs a third without the thorough compilers of Java."""
+    java = find_java()
+    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    return [java.executable, *quick, *flags, "-cp", compiled(java, jars, source), source.stem]
 
 
 def _require(language: str, packages: str, *programs: str) -> None:

@@ -14,7 +14,6 @@ SPARK = {
     "tests/integration/test_audit_corruption.py": "Spark, with Kafka",
     "tests/integration/test_audit_elections.py": "Spark, with Kafka",
     "tests/unit/audit/test_audit_rules.py": "Spark, without",
-    "tests/unit/audit/test_audit_fast_path.py": "Spark, without",
 }
 #: The tests of these files share little, and a file of them in one process would be the end of a run. Each test is
 #: handed out by itself.

@@ -21,13 +21,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, OpenerDirector, Request, build_opener
+from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithPriorAuth, Request, build_opener
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
@@ -175,14 +176,14 @@ def fetch_jars(folder: Path, jars: Sequence[Artifact], what: str, console: Conso
         UsageError: the address of the repository is invalid.
 
     """
-    address, opener = _open_repository(os.environ.get(REPOSITORY_VARIABLE) or _CENTRAL)
+    address, passwords = _find_repository(os.environ.get(REPOSITORY_VARIABLE) or _CENTRAL)
     total = sum(one.size for one in jars)
     require_free_space(folder, total + _MARGIN, f"fetching {what}", _OTHER)
     console.print(f"Fetching {what} ({len(jars)} jars, {total // MIB} MB), once for all projects.")
     columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("fetching", total=total)
-        _transfer(folder, jars, what, address, opener, lambda size: progress.advance(task, size))
+        _transfer(folder, jars, what, address, passwords, lambda size: progress.advance(task, size))
     for one in jars:
         with (folder / one.file_name).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -198,7 +199,7 @@ def _transfer(
     jars: Sequence[Artifact],
     what: str,
     address: str,
-    opener: OpenerDirector,
+    passwords: HTTPPasswordMgrWithPriorAuth,
     advance: Callable[[int], None],
 ) -> None:
     stopped = threading.Event()
@@ -212,7 +213,8 @@ def _transfer(
     def fetch(one: Artifact) -> None:
         request = Request(f"{address}/{one.path}", headers={"User-Agent": "txbridge"})  # noqa: S310 - http or https
         try:
-            with opener.open(request, timeout=_SILENCE_S) as answer:
+            # Its own: it notes each answer, and another thread would read what it notes at that moment.
+            with build_opener(HTTPBasicAuthHandler(deepcopy(passwords))).open(request, timeout=_SILENCE_S) as answer:
                 _save(answer, folder / one.file_name, received)
         except (OSError, HTTPException, UnicodeError) as error:  # the last one for names that no host can have
             if isinstance(error, HTTPError):
@@ -236,8 +238,8 @@ def _transfer(
         )
 
 
-def _open_repository(repository: str) -> tuple[str, OpenerDirector]:
-    """The address without user and password, and an opener that sends them to it and nowhere else.
+def _find_repository(repository: str) -> tuple[str, HTTPPasswordMgrWithPriorAuth]:
+    """The address without user and password, and these for it and nowhere else.
 
     Raises UsageError if it is no address of a repository.
     """
@@ -247,12 +249,11 @@ def _open_repository(repository: str) -> tuple[str, OpenerDirector]:
         parts = urlsplit(repository.rstrip("/"))
     except ValueError as error:
         raise UsageError(f"{REPOSITORY_VARIABLE} is not an address: {error}") from None
-    path = quote(parts.path, safe=_PATH)
-    address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=path).geturl()
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2], path=quote(parts.path, safe=_PATH)).geturl()
     passwords = HTTPPasswordMgrWithPriorAuth()
     if parts.username:
         passwords.add_password(None, address, unquote(parts.username), unquote(parts.password or ""), True)
-    return address, build_opener(HTTPBasicAuthHandler(passwords))
+    return address, passwords
 
 
 def _save(answer: HTTPResponse, path: Path, received: Callable[[int], None]) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from contextlib import ExitStack
 
 import pytest
-from txbridge_sqlalchemy import Outbox, OutboxTable, create_outbox
+from txbridge_sqlalchemy import Outbox
 
-from tests.support.command_line import run_txbridge
-from tests.support.harness import eventually
+from tests.support.harness import at_this_load
 from tests.support.relays import (
-    RELAY_POINTS,
     add_rows,
     end_gently,
     page,
@@ -45,30 +42,6 @@ def test_p3_p14_rows_become_messages_once_and_in_order(bridge, topic, url, engin
         assert connection.exec_driver_sql("SELECT owner FROM txbridge_outbox_relay").scalar_one() is None
 
 
-@pytest.mark.parametrize("passage", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_p3_p10_p14_relays_that_are_killed_at_every_step_lose_repeat_and_reorder_nothing(
-    bridge, topic, url, engine, passage
-):
-    """kill -9 of one relay after another, the next one takes over; and at a later passage of the step."""
-    each = 2_000 // len(RELAY_POINTS)
-    for number, step in enumerate(RELAY_POINTS):
-        point, _, nth = step.partition("@")
-        is_once = point in {"relay.taken", "takeover.fenced", "relay.owned"}
-        first = number * each
-        add_rows(engine, topic, range(first, first + each // 2))
-        fault = f"{point}@{int(nth or 1) + (0 if is_once else passage)}"
-        with relaying(bridge, url, fault=fault) as relay:
-            for start in range(first + each // 2, first + each, each // 8):
-                add_rows(engine, topic, range(start, min(start + each // 8, first + each)))
-                eventually(lambda relay=relay: rows_left(engine) == 0 or relay.poll() is not None, 60)
-            assert relay.wait(60) == -signal.SIGKILL, step
-    with relaying(bridge, url) as relay:
-        wait_relayed(bridge, topic, each * len(RELAY_POINTS), relay)
-        end_gently(relay)
-    require_exact(bridge, topic, each * len(RELAY_POINTS))
-    assert rows_left(engine) == 0
-
-
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_another_relay_goes_on_at_once(bridge, topic, url, engine, end):
     ports = free_port(), free_port()
@@ -86,7 +59,7 @@ def test_another_relay_goes_on_at_once(bridge, topic, url, engine, end):
         wait_relayed(bridge, topic, 210, second)
         took = time.monotonic() - began
         print(f"rows go on {took:.1f} s after {end.name}")
-        assert took < 10
+        assert took < at_this_load(10)
         end_gently(second)
     require_exact(bridge, topic, 210)
 
@@ -108,67 +81,5 @@ def test_a_row_with_a_time_of_delivery_waits_for_it_and_for_nothing_else(bridge,
     print(f"seconds after the time of delivery: {[round(one, 2) for one in late]}")
     assert min(late) > 0
     # 1.5 s on a quiet machine.
-    assert max(late) < 10
+    assert max(late) < at_this_load(10)
     assert [int(record.value()) for record in bridge.read(topic) if record.key() == b"k"] == times
-
-
-def test_a_notification_wakes_an_idle_relay(bridge, topic, url, engine):
-    box = Outbox(notify=True)
-    with relaying(bridge, url) as relay:
-        for number in range(5):
-            time.sleep(0.7)
-            with engine.begin() as connection:
-                box.add(connection, Message(topic, b"%d" % number, b"k"))
-        wait_relayed(bridge, topic, 5, relay)
-        end_gently(relay)
-    require_exact(bridge, topic, 5)
-
-
-def test_the_doctor_knows_relays(bridge, topic, url, engine):
-    flags = ("--bootstrap-servers", bridge.bootstrap_servers, "--namespace", bridge.namespace)
-    flags += ("--relay", "--database-url", url, "--real-topic", topic, "--format", "json")
-
-    def examined():
-        findings = json.loads(run_txbridge("doctor", *flags).stdout)["findings"]
-        return [(one["level"], one["text"]) for one in findings if one["check"] in {"relay", "rights"}]
-
-    bridge.worker()
-    has_rights = ("ok", "this user has the rights of the role relay")
-    with relaying(bridge, url) as relay:
-        add_rows(engine, topic, range(10))
-        wait_relayed(bridge, topic, 10, relay)
-        works, empty = "a relay works on txbridge_outbox", "no row waits in txbridge_outbox"
-        assert examined() == [has_rights, ("ok", works), ("ok", empty)]
-        end_gently(relay)
-    add_rows(engine, topic, range(10, 13))
-    rights, working, (level, rows) = examined()
-    assert (rights, working) == (
-        has_rights,
-        ("problem", "no relay works on txbridge_outbox (nobody has its lock): its rows are not sent"),
-    )
-    assert level == "problem"
-    assert rows.startswith("rows that wait in txbridge_outbox: 3, the oldest for ")
-    assert rows.endswith(" was not sent within 3s")
-
-
-def test_another_table_is_described_in_python(bridge, topic, url, engine, tmp_path):
-    with engine.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE TABLE outboxevent (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype text,"
-            " aggregateid text, type text, payload jsonb, written bigint GENERATED ALWAYS AS IDENTITY)"
-        )
-        for number in range(50):
-            connection.exec_driver_sql(
-                "INSERT INTO outboxevent (aggregatetype, aggregateid, type, payload)"
-                f" VALUES ('order', '{number % 5}', 'placed', '{number}')"
-            )
-    create_outbox(engine, OutboxTable.for_debezium())
-    (tmp_path / "described.py").write_text(
-        "from txbridge_sqlalchemy import OutboxTable\n"
-        f"TABLE = OutboxTable(name='outboxevent', topic='{topic}', key='aggregateid', value='payload', "
-        "header_columns={'id': 'id'}, order='written')\n"
-    )
-    with relaying(bridge, url, "--table", "described:TABLE", cwd=tmp_path) as relay:
-        wait_relayed(bridge, topic, 50, relay)
-        end_gently(relay)
-    require_exact(bridge, topic, 50)

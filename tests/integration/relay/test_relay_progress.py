@@ -96,38 +96,6 @@ def test_p3_ids_that_are_given_again_while_a_batch_is_on_its_way(bridge, topic, 
     require_exact(bridge, topic, 40)
 
 
-def test_p3_a_database_that_comes_back_as_it_was_before_some_batches(bridge, topic, engine, started):
-    """As after a fail-over: rows are there again that were deleted. Their progress is ahead of the state."""
-    with started() as relay:
-        add_rows(engine, topic, range(10))
-        wait_relayed(bridge, topic, 10, relay)
-        eventually(lambda: rows_left(engine) == 0, 30)
-        ask(engine, f"CREATE TABLE old_state AS SELECT * FROM {STATE}")
-        ask(engine, "CREATE TABLE old_rows AS SELECT * FROM txbridge_outbox")
-        trigger = (
-            "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS"
-            " 'BEGIN INSERT INTO old_rows SELECT NEW.*; RETURN NEW; END';"
-            " CREATE TRIGGER keep BEFORE INSERT ON txbridge_outbox FOR EACH ROW EXECUTE FUNCTION keep()"
-        )
-        ask(engine, trigger)
-        for first in (10, 20, 30):
-            add_rows(engine, topic, range(first, first + 10))
-            wait_relayed(bridge, topic, first + 10, relay)
-        relay.kill()
-        relay.wait(60)
-    ask(engine, "DROP TRIGGER keep ON txbridge_outbox")
-    ask(engine, f"TRUNCATE {STATE}, txbridge_outbox")
-    ask(engine, f"INSERT INTO {STATE} SELECT * FROM old_state")
-    ask(engine, "INSERT INTO txbridge_outbox SELECT * FROM old_rows")
-    assert rows_left(engine) == 30
-    with started() as relay:
-        add_rows(engine, topic, range(40, 50))
-        wait_relayed(bridge, topic, 50, relay)
-        eventually(lambda: rows_left(engine) == 0, 30)
-        end_gently(relay)
-    require_exact(bridge, topic, 50)
-
-
 def test_p3_a_copy_of_the_database_with_the_same_identity(bridge, topic, postgres_url, url, engine, started, port):
     """The relay of the first one is fenced. It stops by name, and deletes nothing that was not sent."""
     copy_url, copy_port = sql_application.in_new_schema(postgres_url, f"copy_{bridge.namespace[-4:]}"), free_port()
@@ -159,26 +127,6 @@ def test_p3_a_copy_of_the_database_with_the_same_identity(bridge, topic, postgre
     copy.dispose()
     require_exact(bridge, topic, 50)
     require_exact(bridge, elsewhere, 40)
-
-
-def test_p3_a_delete_that_a_trigger_swallows(bridge, topic, engine, started, port):
-    swallow = (
-        "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-        " CREATE TRIGGER swallow BEFORE DELETE ON txbridge_outbox FOR EACH ROW EXECUTE FUNCTION swallow()"
-    )
-    ask(engine, swallow)
-    add_rows(engine, topic, range(20))
-    with started() as relay:
-        wait_unready(port, "rows of txbridge_outbox that were sent cannot be deleted, such as 1")
-        add_rows(engine, topic, range(20, 30))
-        wait_unready(port, "cannot be deleted")
-        assert (rows_left(engine), len(bridge.visible(topic))) == (30, 20)
-        ask(engine, "DROP TRIGGER swallow ON txbridge_outbox")
-        wait_relayed(bridge, topic, 30, relay)
-        wait_ready(port)
-        end_gently(relay)
-    require_exact(bridge, topic, 30)
-    assert rows_left(engine) == 0
 
 
 def test_p3_a_progress_that_takes_no_record_as_large(bridge, topic, engine, started, port):

@@ -7,8 +7,6 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 from sqlalchemy import create_engine
 
 from tests.support.harness import eventually
@@ -30,22 +28,6 @@ from tests.support.stopped import wait_stopped
 def named(url):
     """The URL for relays, whose sessions a test can tell from its own."""
     return f"{url}&application_name=relay"
-
-
-@pytest.mark.parametrize("point", ["commit.committed@2", "relay.confirming"])
-def test_p3_sessions_that_end_while_a_batch_is_visible_and_its_rows_are_there(bridge, topic, url, engine, point, capfd):
-    add_rows(engine, topic, range(50))
-    with relaying(bridge, named(url), fault=f"{point}/SIGSTOP") as relay:
-        wait_stopped(relay, 60)
-        assert terminate(engine) >= 1
-        relay.send_signal(signal.SIGCONT)
-        wait_relayed(bridge, topic, 50, relay)
-        end_gently(relay)
-    # A line, and no trace.
-    said = "".join(capfd.readouterr())
-    assert "relay_waits" in said
-    assert "raised" not in said
-    require_exact(bridge, topic, 50)
 
 
 def test_p3_a_commit_that_is_not_answered(bridge, topic):
@@ -75,25 +57,6 @@ def test_p3_a_commit_that_is_not_answered(bridge, topic):
         assert rows_left(engine) == 0
         engine.dispose()
     require_exact(bridge, topic, 100)
-
-
-@pytest.mark.long
-def test_p14_a_lone_relay_that_stands_still_until_kafka_has_ended_its_transaction(bridge, topic, url, engine, capfd):
-    """Kafka fences it as another relay would, and nobody has copied its database."""
-    add_rows(engine, topic, range(50))
-    with relaying(bridge, url, fault="commit.flushed@2/SIGSTOP") as relay:
-        wait_stopped(relay, 60)
-        where, latest = TopicPartition(topic, 0), OffsetSpec.latest()
-
-        def end(level):
-            return bridge.admin.list_offsets({where: latest}, isolation_level=level)[where].result(120).offset
-
-        eventually(lambda: end(IsolationLevel.READ_COMMITTED) == end(IsolationLevel.READ_UNCOMMITTED), 60)
-        relay.send_signal(signal.SIGCONT)
-        wait_relayed(bridge, topic, 50, relay)
-        end_gently(relay)
-    assert "relay_stopped" not in "".join(capfd.readouterr())
-    require_exact(bridge, topic, 50)
 
 
 @pytest.mark.parametrize("point", ["commit.flushed@2", "relay.confirming"])

@@ -7,14 +7,13 @@ import signal
 import time
 
 import pytest
-from txbridge_sqlalchemy import AsyncSqlTransactionListener, Outbox, SqlTransactionListener
+from txbridge_sqlalchemy import Outbox, SqlTransactionListener
 
 from tests.support import sql_application
-from tests.support.async_engine import async_twin
 from tests.support.harness import Bridge, eventually
 from tests.support.relays import add_rows, end_gently, make_outbox, relaying, require_exact, rows_left, wait_relayed
-from tests.support.sql_application import order_ids, place, place_async
-from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, SendStatus, TransactionProducer
+from tests.support.sql_application import order_ids, place
+from txbridge import LocalTransactionState, Message, SendStatus, TransactionProducer
 from txbridge.client.decide.decision_batcher import Ticket
 
 GROUP = "shop"
@@ -114,22 +113,6 @@ def test_a_service_starts_and_takes_orders_without_kafka(own_kafka, url, engine)
             assert producer.send_message_in_transaction(order(topic, 4), 3).send_status is SEND_OK
             bridge.wait_visible(topic, [b"0", b"1", b"3", b"4"], 60)
         assert set(bridge.visible(topic).values()) == {1}
-
-
-async def test_asyncio_starts_and_takes_orders_without_kafka(own_kafka, url, engine):
-    with Bridge(own_kafka.bootstrap_servers, "not there, asyncio") as bridge:
-        topic = bridge.create_topic("orders")
-        own_kafka.kill()
-        twin = async_twin(url)
-        listener = AsyncSqlTransactionListener(twin, place_async, outbox=Outbox())
-        settings, name = settings_of(bridge), bridge.namespace
-        async with AsyncTransactionProducer(GROUP, listener, settings, namespace=name) as producer:
-            stored = await producer.send_message_in_transaction(order(topic, 0), 0)
-            await stored.wait(0)
-            several = await producer.send_message_in_transaction([order(topic, 1), order(topic, 2)], 1)
-            assert (stored.send_status, several.send_status) == (STORED, STORED)
-            assert (order_ids(engine), rows_left(engine)) == ([0, 1], 3)
-        await twin.dispose()
 
 
 def test_p14_a_relay_that_died_while_its_rows_are_there_is_not_passed(bridge, topic, url, engine):

@@ -58,27 +58,6 @@ def run(engine, url, driver):
     return run
 
 
-def test_a_transaction_that_runs_is_not_judged(engine, run):
-    async def program(twin):
-        entered, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow(connection, placed, arg):
-            await place(connection, placed, arg)
-            entered.set()
-            await go_on.wait()
-
-        listener = AsyncSqlTransactionListener(twin, slow, check_wait=0.3)
-        await listener.verify()
-        running = asyncio.create_task(listener.execute_local_transaction(MESSAGE, 1))
-        await entered.wait()
-        assert await listener.check_local_transaction(MESSAGE) is UNKNOWN
-        go_on.set()
-        assert await running is COMMIT
-        assert await listener.check_local_transaction(MESSAGE) is COMMIT
-
-    run(program)
-
-
 def test_many_tasks_at_once(engine, run):
     """Tasks execute and check at the same time. One of the two comes first, and both have the same result."""
 

@@ -15,12 +15,17 @@ from txbridge_sqlalchemy import (
     AsyncInbox,
     Inbox,
     LostTransactionError,
+    Outbox,
+    SqlTransactionListener,
     async_purge,
     async_purge_inbox,
     create_inbox_table,
+    create_outbox,
     create_table,
+    ddl,
     inbox_ddl,
     inbox_metadata,
+    outbox_ddl,
     purge,
     purge_inbox,
 )
@@ -29,7 +34,7 @@ from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 from tests.support import sql_application
 from tests.support.async_engine import async_twin
 from tests.support.consumed import ConsumerRecord, Record
-from txbridge import UsageError
+from txbridge import Message, UsageError
 
 ID = "0123456789ABCDEF" * 2
 
@@ -347,12 +352,18 @@ def test_a_missing_table_is_an_error_of_the_database(url):
     engine.dispose()
 
 
-def test_the_statements_make_the_table(url):
+def test_the_statements_of_a_migration_make_all_tables(url):
     engine = create_engine(url)
     with engine.begin() as connection:
-        for statement in inbox_ddl(engine.dialect).split(";"):
+        for statement in ";\n".join(write(engine.dialect) for write in (ddl, outbox_ddl, inbox_ddl)).split(";\n"):
             if statement.strip():
                 connection.execute(text(statement))
+        Outbox().add(connection, Message("orders", b"1"))
+    # They are there already.
+    sql_application.create(url).dispose()
+    create_outbox(engine)
+    listener = SqlTransactionListener(engine, sql_application.place)
+    assert listener.execute_local_transaction(sql_application.message(ID), 1) is sql_application.COMMIT
     assert Inbox(engine, "billing").process(delivered(), lambda *_: None) is True
     assert [index["name"] for index in inspect(engine).get_indexes("txbridge_inbox")] == ["txbridge_inbox_created_at"]
     assert list(inbox_metadata.tables) == ["txbridge_inbox"]

@@ -13,10 +13,10 @@ from functools import partial
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
-from txbridge_sqlalchemy import LostTransactionError, Rollback, SqlTransactionListener, create_table, ddl, transactions
+from txbridge_sqlalchemy import LostTransactionError, Rollback, SqlTransactionListener, create_table, transactions
 
 from tests.support import sql_application
 from tests.support.harness import eventually
@@ -252,45 +252,6 @@ def test_an_interrupted_transaction_is_rolled_back_before_its_commit_is_sent(url
     service.close()
 
 
-@pytest.mark.parametrize("then", ["Rollback", "swallowed"])
-def test_a_failed_flush_is_rolled_back(engine, then):
-    with engine.begin() as connection:
-        connection.execute(insert(orders).values(id=1, transaction_id="other"))
-
-    def place_order(session, placed, arg):
-        session.add(Order(id=arg, transaction_id=placed.transaction_id))
-        with pytest.raises(IntegrityError):
-            session.flush()
-        if then == "Rollback":
-            raise Rollback
-        with pytest.raises(InvalidRequestError):
-            session.execute(select(Order))
-
-    listener = SqlTransactionListener(sessionmaker(engine), place_order)
-    with pytest.raises(Rollback if then == "Rollback" else LostTransactionError):
-        listener.execute_local_transaction(MESSAGE, 1)
-    assert rows(engine) == [(1, "other")]
-
-
-@pytest.mark.parametrize("then", [None, False, Rollback()], ids=["None", "False", "Rollback"])
-@pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_the_table_has_the_last_word_when_the_function_ends_the_transaction(engine, make, ends, then):
-    def meddle(work, placed, arg):
-        place(work, placed, arg)
-        getattr(work, ends)()
-        with pytest.raises(InvalidRequestError):
-            place(work, placed, arg + 1)
-        if isinstance(then, Rollback):
-            raise then
-        return then
-
-    service = make(meddle)
-    expected = COMMIT if ends == "commit" else ROLLBACK
-    assert answer_of(service.execute_local_transaction, MESSAGE, 1) is expected
-    assert [row.id for row in rows(engine)] == ([1] if expected is COMMIT else [])
-    assert service.check_local_transaction(MESSAGE) is expected
-
-
 @pytest.mark.parametrize("answer", [COMMIT, ROLLBACK, 0, "no"])
 def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
     def place_order(connection, placed, arg):
@@ -301,16 +262,6 @@ def test_an_answer_that_may_be_a_mistake_is_rolled_back(engine, answer):
         SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1)
     assert rows(engine) == []
     assert state_of(engine, ID) is None
-
-
-def test_a_savepoint_of_the_function_is_its_own_business(engine):
-    def place_order(connection, placed, arg):
-        place(connection, placed, arg)
-        with pytest.raises(IntegrityError), connection.begin_nested():
-            place(connection, placed, arg)
-
-    assert SqlTransactionListener(engine, place_order).execute_local_transaction(MESSAGE, 1) is COMMIT
-    assert rows(engine) == [(1, ID)]
 
 
 both = pytest.mark.parametrize("factory", [lambda engine: engine, sessionmaker], ids=["connection", "session"])
@@ -719,25 +670,6 @@ def test_what_is_no_synchronous_database_is_refused(database):
 def test_a_check_that_would_not_wait_is_refused(engine):
     with pytest.raises(UsageError, match="check_wait"):
         SqlTransactionListener(engine, place, check_wait=0)
-
-
-def test_the_table_can_be_created_again(engine, listener):
-    assert listener.execute_local_transaction(MESSAGE, 1) is COMMIT
-    create_table(engine)
-    assert listener.check_local_transaction(MESSAGE) is COMMIT
-
-
-def test_the_table_can_be_made_from_its_text(url):
-    engine = create_engine(url)
-    statements = ddl(engine.dialect)
-    with engine.begin() as connection:
-        for statement in statements.split(";\n"):
-            if statement:
-                connection.exec_driver_sql(statement)
-    create_table(engine)  # the table exists already
-    sql_application.tables.create_all(engine)
-    assert SqlTransactionListener(engine, place).execute_local_transaction(MESSAGE, 1) is COMMIT
-    engine.dispose()
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import create_engine, event, select, text
+from sqlalchemy import create_engine, event, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox, outbox_ddl, outbox_metadata
+from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox, outbox_metadata
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
+from txbridge_sqlalchemy.relay import listen_for_commits
 
 from tests.support.async_engine import DRIVERS, async_twin
+from tests.support.harness import eventually
 from txbridge import Message, UsageError
 
 WHOLE = Message(
@@ -163,18 +166,6 @@ def test_one_statement_for_any_number_of_messages_and_one_to_wake_the_relay(post
     engine.dispose()
 
 
-def test_the_statements_of_a_migration_create_the_tables(url):
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        for statement in outbox_ddl(engine.dialect).split(";\n"):
-            if statement:
-                connection.execute(text(statement))
-        Outbox().add(connection, WHOLE)
-    create_outbox(engine)
-    assert waiting(engine) == [WHOLE]
-    engine.dispose()
-
-
 def test_a_second_transaction_never_gets_the_number_of_a_deleted_row(engine):
     outbox = Outbox()
     with engine.begin() as connection:
@@ -182,3 +173,23 @@ def test_a_second_transaction_never_gets_the_number_of_a_deleted_row(engine):
         connection.execute(outbox_table.delete())
         outbox.add(connection, WHOLE)
         assert connection.execute(select(outbox_table.c.id)).scalar_one() == 2
+
+
+def test_a_commit_wakes_a_relay_that_listens(postgresql_url):
+    engine, woken, ended = create_engine(postgresql_url), threading.Event(), threading.Event()
+    create_outbox(engine)
+    listen_for_commits(engine, outbox_table.name, woken.set, ended)
+
+    def is_woken(notify):
+        woken.clear()
+        with engine.begin() as connection:
+            Outbox(notify=notify).add(connection, WHOLE)
+        return woken.wait(0.3)
+
+    eventually(lambda: is_woken(True))
+    assert not is_woken(False)
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "txbridge-listen":
+            thread.join(60)
+    engine.dispose()

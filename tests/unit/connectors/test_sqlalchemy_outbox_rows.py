@@ -190,22 +190,6 @@ def test_a_row_that_commits_late_is_never_overtaken(postgres, relay, began_first
     assert not rows.is_gate_closed
 
 
-def test_rows_before_the_first_uncommitted_one_are_sent_meanwhile(postgres, relay):
-    rows = relay(postgres)
-    with postgres.connect() as late:
-        with postgres.begin() as connection:
-            add(connection, "1", "2", "3")
-        batch = rows.read_rows(limit=2)
-        add(late, "4")
-        with postgres.begin() as connection:
-            add(connection, "5")
-        delete(postgres, ids_of(batch))
-        # It looks twice, as most transactions end soon.
-        assert [rows.read_rows(), values_of(rows.read_rows())] == [[], ["3"]]
-        late.rollback()
-    assert values_of(rows.read_rows()) == ["3", "5"]
-
-
 def test_a_savepoint_holds_back_rows_until_it_is_rolled_back_or_committed(postgres, relay):
     rows = relay(postgres)
     with postgres.connect() as late, postgres.connect() as early:

@@ -6,8 +6,10 @@ import base64
 import concurrent.futures
 import hashlib
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.request import HTTPPasswordMgrWithPriorAuth
 
 import pytest
 
@@ -88,6 +90,20 @@ def test_a_mirror_gets_the_user_and_password_of_its_address(repository, cache, m
     monkeypatch.setenv("TXBRIDGE_MAVEN_REPOSITORY", f"http://me:p%40ss@127.0.0.1:{repository.server_port}/maven")
     cache.ensure_jars()
     assert {secret for _, secret in repository.asked} == {f"Basic {SECRET}"}
+
+
+def test_no_two_threads_share_what_notes_the_answers(repository, cache, monkeypatch):
+    """One thread read it while another one wrote: "dictionary changed size during iteration"."""
+    users = defaultdict(set)
+
+    class Noted(HTTPPasswordMgrWithPriorAuth):
+        def is_authenticated(self, authuri):
+            users[self].add(authuri)
+            return super().is_authenticated(authuri)
+
+    monkeypatch.setattr(jars, "HTTPPasswordMgrWithPriorAuth", Noted)
+    cache.ensure_jars()
+    assert [len(addresses) for addresses in users.values()] == [1, 1]
 
 
 def test_an_address_may_have_every_character(repository, cache, monkeypatch):

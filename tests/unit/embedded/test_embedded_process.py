@@ -107,10 +107,12 @@ def test_death_of_the_owner_takes_it_and_its_scratch_folder_along(tmp_path, orde
 
 
 def test_death_of_the_owner_while_a_fork_of_it_lives_on(tmp_path):
-    owner, pid = run_owner(tmp_path, "os.fork(); time.sleep(4)")
+    owner, pid = run_owner(tmp_path, "os.fork(); time.sleep(60)")
     owner.kill()
     owner.wait()
+    # Long before the fork ends.
     eventually(lambda: gone(pid), timeout=3.5)
+    os.killpg(owner.pid, signal.SIGKILL)
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_it(tmp_path):
