@@ -20,13 +20,12 @@ from txbridge_audit.judge.strays import OtherNamespaces, labelled
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.protocol.client_records import half_mention
-from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, Mention, UnreadableMention
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint, check_mention, discard_mention
-from txbridge_audit.report.entries import entry_of
 from txbridge_audit.report.model import AuditReport
-from txbridge_audit.report.sums import OddRecords, Sums, contribution_of
+from txbridge_audit.report.sums import OddRecords, Sums
 
 from tests.support.audit_terms import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Half, Log, Record
 from txbridge.core.names import Names
@@ -142,8 +141,7 @@ def assembled(
     found: dict[tuple[int, int | None], AuditedTransaction] = {}
     odd = OddRecords(names)
     for mention in mentions:
-        if isinstance(mention, HalfMention | UnreadableMention | AsideMention):
-            odd.add_record(mention)
+        odd.add_record(mention)
         if isinstance(mention, UnreadableMention):
             continue
         if isinstance(mention, AsideMention) and mention.source_topic != names.half:
@@ -178,9 +176,7 @@ class Judged:
         """The sums over the verdicts, without the records that have no transaction."""
         sums = Sums(self.names)
         for verdict in self.verdicts:
-            sums.count_alike(contribution_of(verdict))
-            for kind in verdict.kinds:
-                sums.entries.list_entry(entry_of(self.names, verdict, kind))
+            sums.take_verdict(verdict)
         return sums
 
     def labelled(self, others: OtherNamespaces) -> Iterator[tuple[CopyMention, str]]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from txbridge.core.names import Names
 from txbridge_audit.cluster import facts
@@ -28,8 +28,7 @@ from txbridge_audit.cluster.plan import (
     since_the_first_step,
 )
 from txbridge_audit.engines import tasks
-from txbridge_audit.engines.records import refuse_unknown_version
-from txbridge_audit.engines.tasks import Answer, Blocks, Told
+from txbridge_audit.engines.tasks import Blocks, Told
 from txbridge_audit.judge.facts import AuditSelection, Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.ledger.rows import LedgerRow
@@ -40,6 +39,7 @@ from txbridge_audit.protocol.worker_records import AuditCheckpoint
 Spans = Mapping[TopicPartition, Range]
 #: Records as Arrow batches to rows.
 Task = Callable[[Iterable[Any]], Iterable[Told]]
+_A = TypeVar("_A")
 
 
 class RowReader(Protocol):
@@ -60,8 +60,8 @@ class AuditRows(RowReader, Protocol):
     #: Its name in a report.
     engine: str
 
-    def ask_tasks(self, ask: Callable[[Blocks], Iterable[Answer]]) -> Iterable[Answer]:
-        """The answers to everything that was read. May be called more than once."""
+    def ask_tasks(self, ask: Callable[[Blocks], _A]) -> Iterable[_A]:
+        """The answer of each task about what it has of everything that was read. May be called more than once."""
 
     def write_ledger(self, facts: Facts, selection: AuditSelection, phantoms: Collection[LedgerRow]) -> None:
         """Write the ledger, where this engine was told to."""
@@ -70,7 +70,7 @@ class AuditRows(RowReader, Protocol):
 #: What the driver looks at of a topic that is read, by its task: the next cuts depend on it. So it is read at once.
 _LOOKS: Mapping[Callable[..., Iterable[Told]], Collection[str]] = {
     tasks.halves: {tasks.NAMED},
-    tasks.offsets: {tasks.CHECKPOINT, tasks.ODD},
+    tasks.offsets: {tasks.CHECKPOINT},
     tasks.progress: {tasks.NAMED, tasks.PROGRESS},
     tasks.discards: {tasks.ODD},
 }
@@ -90,10 +90,7 @@ class AuditIntake:
         self.asides = SetAside(names)
 
     def take_topic(self, task: Callable[..., Iterable[Told]], spans: Spans, *about: Any, **how: bool) -> None:
-        """Read these spans with one of the tasks, which takes `about` them. `how` is that of `RowReader.take_rows`.
-
-        Raises CouldNotAuditError when a worker's record has a version that is not known.
-        """
+        """Read these spans with one of the tasks, which takes `about` them. `how` is that of `RowReader.take_rows`."""
         looks = _LOOKS.get(task, ())
         steps: list[ProgressStep] = []
         for what, packed in self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how):
@@ -108,11 +105,8 @@ class AuditIntake:
                 self.checkpoints[partition] = replace(last, follows=last.follows or known != seen)
             elif what == tasks.PROGRESS:
                 steps.append(ProgressStep(*told))
-            else:
-                mention = from_row(told)
-                refuse_unknown_version(mention)
-                if isinstance(mention, AsideMention):
-                    self.asides.add_record(mention)
+            elif isinstance(mention := from_row(told), AsideMention):
+                self.asides.add_record(mention)
         # Several tasks may have read a partition.
         for step in sorted(steps):
             self.relays |= numbered(self.relays, step)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
-from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol import client_records, relay_records, worker_records
 from txbridge_audit.protocol.mentions import Mention, NamedMention, UnreadableMention
@@ -86,13 +85,3 @@ def other_mentions(
             yield worker_records.copy_mention(record, text, counts[record.topic])
         elif OUTBOX_BATCH in text:
             yield relay_records.row_mention(record, text)
-
-
-def refuse_unknown_version(mention: Mention) -> None:
-    """Raise CouldNotAuditError for a record that only workers write, of another version of the protocol."""
-    if isinstance(mention, UnreadableMention) and mention.version is not None:
-        raise CouldNotAuditError(
-            f"{mention.topic}/{mention.partition}@{mention.at} has TXB_V={mention.version[:20]}, which this audit does "
-            "not know: a newer worker wrote it, and its meaning for the verdict is not known; use the audit of that "
-            "version"
-        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import marshal
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
@@ -32,9 +31,7 @@ from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMe
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.entries import entry_of
-from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import LEFT_OUT, Contribution, contribution_of, most_listed
+from txbridge_audit.report.sums import LEFT_OUT, Sums, contribution_of
 
 #: What a row is: a mention of a transaction or of a relay's row; an odd record; a real topic that a message names; a
 #: checkpoint; a record of a relay's progress.
@@ -49,14 +46,10 @@ ROWS = "what string, partition bigint, block bigint, row binary"
 Told = tuple[str, int, int, bytes]
 _ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int64()), ("block", pa.int64()), ("row", pa.binary())])
 
-#: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
-ANSWERS = "what string, told binary, n bigint"
-ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY, OVERVIEW = "anchor", "unexplained", "sum", "entry", "stray", "overview"
-Answer = tuple[str, bytes, int]
+#: What a task sends to the driver: its answer, pickled.
+ANSWERS = "answer binary"
 #: Blocks, with the odd records among their rows.
-Blocks = Iterable[tuple[MentionBlock, list[bytes]]]
-_ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", pa.int64())])
-
+Blocks = Iterable[tuple[MentionBlock, list[Mention]]]
 #: Rows of an Arrow batch that is made here.
 _BATCH = 1_000
 
@@ -66,20 +59,17 @@ _BATCH = 1_000
 
 def parsed(parse: Callable[[Iterable[Any]], Iterable[Told]], batches: Iterable[Any]) -> Iterator[Any]:
     """The records of Arrow batches as rows."""
-    return _in_batches(parse(batches), _ROWS)
-
-
-def answered(ask: Callable[[Blocks], Iterable[Answer]], batches: Iterable[Any]) -> Iterator[Any]:
-    """The answers to sorted batches of rows."""
-    return _in_batches(ask(blocks_of(rows_in(batches))), _ANSWERS)
-
-
-def _in_batches(rows: Iterable[tuple[Any, ...]], schema: Any) -> Iterator[Any]:
-    rest = iter(rows)
+    rest = iter(parse(batches))
     while some := list(itertools.islice(rest, _BATCH)):
         columns = (list(column) for column in zip(*some, strict=True))
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _ROWS, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
+
+
+def answered(ask: Callable[[Blocks], object], batches: Iterable[Any]) -> Iterator[Any]:
+    """The answer to sorted batches of rows, pickled."""
+    answer = pickle.dumps(ask(blocks_of(rows_in(batches))))
+    yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], ["answer"])
 
 
 def _told(names: Names, mentions: Iterable[Mention]) -> Iterator[Told]:
@@ -177,8 +167,7 @@ def blocks_of(rows: Iterable[Told]) -> Blocks:
         by_what: dict[str, list[bytes]] = {}
         for what, _, _, packed in of_one:
             by_what.setdefault(what, []).append(packed)
-        odd = by_what.pop(ODD, [])
-        mentions = [from_row(marshal.loads(packed)) for packed in by_what.pop(MENTION, ())]
+        odd, mentions = ([from_row(marshal.loads(row)) for row in by_what.pop(what, ())] for what in (ODD, MENTION))
         found = {
             _KIND_OF[what]: [unpacked(_KIND_OF[what], piece) for piece in there] for what, there in by_what.items()
         }
@@ -193,55 +182,40 @@ def mentions_in(what: str, packed: bytes) -> list[Mention]:
     return [kind(**line) for line in unpacked(kind, packed).to_pylist()]
 
 
-def evidence_of(blocks: Blocks) -> Iterator[Answer]:
-    evidence = Evidence()
+def evidence_of(blocks: Blocks) -> tuple[Evidence, list[Mention]]:
+    """The evidence, and the odd records."""
+    evidence, found = Evidence(), list[Mention]()
     for block, odd in blocks:
-        yield from ((ODD, packed, 1) for packed in odd)
+        found += odd
         block.plain.add_evidence(evidence)
         for transaction in block.other_transactions():
             evidence.see_transaction(transaction)
-            yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
-    for place, anchors in evidence.anchors.items():
-        yield from ((ANCHOR, marshal.dumps([place, anchor]), 1) for anchor in anchors)
-    for (partition, identity), halves in evidence.unexplained.items():
-        yield from ((UNEXPLAINED, marshal.dumps([partition, identity, half]), 1) for half in halves)
+            found += [half for half in transaction.halves if half.fault is not None]
+    return evidence, found
 
 
-def verdicts_on(
-    names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, blocks: Blocks
-) -> Iterator[Answer]:
-    sums: Counter[Contribution] = Counter()
-    listed: Counter[str] = Counter()
-    overview = OverviewSums()
+def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, blocks: Blocks) -> Sums:
+    sums = Sums(names)
     for block, _ in blocks:
-        yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in block.find_strays(facts))
+        sums.strays += block.find_strays(facts)
         for lines in block.plain.group_alike(facts, selection):
             # One of them speaks for all: of plain ones there is nothing to list.
             verdict = judge(block.plain.make_transaction(lines[0]), facts)
             if selection.takes(verdict.case.message):
-                sums[contribution_of(verdict)] += len(lines)
+                sums.count_alike(contribution_of(verdict), len(lines))
                 if with_overview:
-                    overview.take_alike(verdict, *block.plain.times_of(lines))
+                    sums.overview.take_alike(verdict, *block.plain.times_of(lines))
         for transaction in block.other_transactions():
             verdict = judge(transaction, facts)
-            yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
+            sums.strays += verdict.case.strays
             message = verdict.case.message
-            if not selection.takes(message):
-                if message is not None and selection.leaves_out(message):
-                    sums[LEFT_OUT,] += 1
-                continue
-            if with_overview:
-                overview.take_verdict(verdict)
-            sums[contribution_of(verdict)] += 1
-            for kind in verdict.kinds:
-                listed[kind] += 1
-                if listed[kind] <= most_listed(kind):
-                    partition, half = verdict.key
-                    entry = kind, partition, -1 if half is None else half, entry_of(names, verdict, kind)
-                    yield ENTRY, pickle.dumps(entry), 1
-    yield from ((SUM, marshal.dumps(told), number) for told, number in sums.items())
-    if with_overview:
-        yield OVERVIEW, pickle.dumps(overview), 1
+            if selection.takes(message):
+                sums.take_verdict(verdict)
+                if with_overview:
+                    sums.overview.take_verdict(verdict)
+            elif message is not None and selection.leaves_out(message):
+                sums.counts[LEFT_OUT] += 1
+    return sums
 
 
 def ledger_rows(facts: Facts, selection: AuditSelection, blocks: Blocks) -> Iterator[Any]:

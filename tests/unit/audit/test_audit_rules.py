@@ -105,7 +105,7 @@ def test_evidence_names_every_record() -> None:
     half = log.half()
     first, second = log.end(half, ROLLBACK), log.end(half, COMMIT)
     copy = log.deliver(half)
-    [entry] = Judged(log, log.facts()).sums.entries.listed["WRONG_WINNER"]
+    [(_, entry)] = Judged(log, log.facts()).sums.listed["WRONG_WINNER"]
     names = log.names
     assert [dataclasses.astuple(place) for place in entry.evidence] == [
         ("half", names.half, PLAIN, half.offset),

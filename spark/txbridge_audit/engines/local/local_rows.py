@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
@@ -30,6 +30,7 @@ MEMORY = 256
 _OF_A_ROW = 180
 #: Half partition and number of the block.
 _Place = tuple[int, int]
+_A = TypeVar("_A")
 
 
 class LocalReader(ABC):
@@ -84,9 +85,9 @@ class LocalRows(LocalReader):
         self._rows.clear()
         self._size = 0
 
-    def ask_tasks(self, ask: Callable[[tasks.Blocks], Iterable[tasks.Answer]]) -> Iterable[tasks.Answer]:
+    def ask_tasks(self, ask: Callable[[tasks.Blocks], _A]) -> Iterable[_A]:
         """See AuditRows."""
-        return ask(tasks.blocks_of(self._rows_by_block()))
+        return [ask(tasks.blocks_of(self._rows_by_block()))]
 
     def _rows_by_block(self) -> Iterator[tasks.Told]:
         for place in sorted(self._rows.keys() | self._written.keys()):

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from txbridge_audit.engines.gather import AuditedTopics, AuditIntake, Reading, g
 from txbridge_audit.engines.local.local_rows import LocalReader
 from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.engines.other_namespaces import other_namespaces
-from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.run import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
@@ -81,11 +81,9 @@ class _StateRows(LocalReader):
 
     def _keep_row(self, what: str, _: int, __: int, packed: bytes) -> None:
         for mention in tasks.mentions_in(what, packed):
-            refuse_unknown_version(mention)
             if what != tasks.ODD:
                 self._state.add(mention)
-            if what == tasks.ODD or (isinstance(mention, HalfMention) and mention.fault is not None):
-                assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
+            if what == tasks.ODD or isinstance(mention, HalfMention):
                 self.odd.add_record(mention)
 
 
@@ -332,12 +330,11 @@ class LocalSteps:
         sums, odd = Sums(names), OddRecords(names)
         for told, number in state.sums():
             sums.count_alike(from_json(told), number)
-        for kind in sums.entries.by_kind:
-            rows = state.entries(kind, most_listed(kind))
-            sums.entries.listed[kind] = [Entry.from_dict(json.loads(row)) for row in rows]
+        for kind in [name[1] for name in sums.counts if name[0] == "kind"]:
+            for row in state.entries(kind, most_listed(kind)):
+                sums.list_entry(kind, partial(Entry.from_dict, json.loads(row)), (0, 0))
         for mention in state.read_odd():
-            if isinstance(mention, UnreadableMention | AsideMention):
-                odd.add_record(mention)
+            odd.add_record(mention)
         return report_on(self._source, plan, reading, facts, sums, odd, engine="local")
 
 

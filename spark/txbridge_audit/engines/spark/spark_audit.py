@@ -8,6 +8,7 @@ Parquet, wherever Spark can write to.
 from __future__ import annotations
 
 import json
+import pickle
 import tempfile
 import zipfile
 from collections import defaultdict
@@ -16,7 +17,7 @@ from contextlib import closing
 from functools import partial, reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
@@ -55,6 +56,7 @@ _POLLS = {
 }
 
 
+_A = TypeVar("_A")
 #: Those whose names differ.
 _SQL_TYPES = {"int32": "int", "int64": "bigint", "date32[day]": "date", "timestamp[us, tz=UTC]": "timestamp"}
 
@@ -112,10 +114,11 @@ class SparkRows:
             self._kept.append(self._blocks)
         return self._blocks
 
-    def ask_tasks(self, ask: Callable[[tasks.Blocks], Iterable[tasks.Answer]]) -> Iterable[tasks.Answer]:
+    def ask_tasks(self, ask: Callable[[tasks.Blocks], _A]) -> Iterable[_A]:
         """See AuditRows."""
         frame = self._rows_by_block().mapInArrow(partial(tasks.answered, ask), tasks.ANSWERS)
-        return ((row.what, bytes(row.told), row.n) for row in frame.toLocalIterator(prefetchPartitions=True))
+        # Our own tasks have pickled them.
+        return (pickle.loads(row.answer) for row in frame.toLocalIterator(prefetchPartitions=True))  # noqa: S301
 
     def write_ledger(self, facts: Facts, selection: AuditSelection, phantoms: Collection[LedgerRow]) -> None:
         """Write the rows, partitioned by the day of birth (UTC).
