@@ -11,7 +11,7 @@ from typing import cast
 
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines import records
+from txbridge_audit.engines import tasks
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.run import report_on
 from txbridge_audit.judge.evidence import Evidence
@@ -78,7 +78,7 @@ class MemoryLog(Log):
     def checkpoints(self) -> dict[int, AuditCheckpoint]:
         """The last checkpoint of each partition."""
         found: dict[int, AuditCheckpoint] = {}
-        deque(records.offset_mentions(self.names, found, self.read(self.names.offset)), maxlen=0)
+        deque(tasks.offset_mentions(self.names, found, self.read(self.names.offset)), maxlen=0)
         return found
 
     def mentions(self, *, exactly: bool = False) -> list[Mention]:
@@ -93,16 +93,16 @@ class MemoryLog(Log):
         return [
             *map(half_mention, self.read(names.half)),
             *discards,
-            *records.other_mentions(names, counts, asides, exactly, others),
-            *records.offset_mentions(names, {}, self.read(names.offset)),
-            *records.progress_mentions([], set(), self.read(names.outbox)),
+            *tasks.other_mentions(names, counts, asides, exactly, others),
+            *tasks.offset_mentions(names, {}, self.read(names.offset)),
+            *tasks.progress_mentions([], set(), self.read(names.outbox)),
             *filter(None, map(check_mention, self.read(names.check("billing")))),
         ]
 
     def relays(self) -> dict[int, Numbering]:
         """What the progress of relays tells of their batches."""
         steps: list[ProgressStep] = []
-        deque(records.progress_mentions(steps, set(), self.read(self.names.outbox)), maxlen=0)
+        deque(tasks.progress_mentions(steps, set(), self.read(self.names.outbox)), maxlen=0)
         found: dict[int, Numbering] = {}
         for step in steps:
             found |= numbered(found, step)

@@ -14,12 +14,11 @@ from txbridge_audit.cluster.cuts import Range, ranges
 from txbridge_audit.cluster.kafka_admin import partitions_of
 from txbridge_audit.cluster.reader import read
 from txbridge_audit.engines.gather import AuditedTopics, Spans
-from txbridge_audit.engines.records import records_of
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.protocol import client_records
 from txbridge_audit.protocol.mentions import CopyMention, UnreadableMention
-from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.record import KafkaRecord, records_of
 
 #: Parts of HALF that are read apart. A part costs a new consumer: as much as so many records between two claims.
 _PARTS, _ALONG = 8, 4_000

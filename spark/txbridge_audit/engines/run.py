@@ -17,7 +17,6 @@ from txbridge_audit.cluster.reader import read
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.gather import AuditedTopics, AuditIntake, AuditRows, Reading, gather
 from txbridge_audit.engines.other_namespaces import other_namespaces
-from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import findings, table
 from txbridge_audit.judge.evidence import Evidence
@@ -29,9 +28,8 @@ from txbridge_audit.judge.relays import STATES
 from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
 from txbridge_audit.ledger.rows import phantom_row
-from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of
-from txbridge_audit.report.entries import missing_rights, open_transactions, out_of_turn, ranges_gone
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of, records_of
+from txbridge_audit.report.entries import Entry, missing_rights, open_transactions, out_of_turn, ranges_gone
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.sums import (
     BY_CHECK,

@@ -10,25 +10,25 @@ import itertools
 import marshal
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
-from txbridge.core.names import Names
-from txbridge_audit.engines import columns, records
+from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
+from txbridge_audit.engines import columns
 from txbridge_audit.engines.blocks import BlockCutter, MentionBlock, block_of, unpacked
 from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.judge.verdict import judge
-from txbridge_audit.ledger.rows import row_of
-from txbridge_audit.ledger.schema import batches_of
-from txbridge_audit.protocol import client_records, worker_records
-from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
-from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.ledger.rows import batches_of, row_of
+from txbridge_audit.protocol import client_records, relay_records, worker_records
+from txbridge_audit.protocol.mentions import AsideMention, Mention, NamedMention, UnreadableMention, from_row, to_row
+from txbridge_audit.protocol.record import HIDDEN, KafkaRecord, records_of
 from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 from txbridge_audit.report.sums import LEFT_OUT, Sums, contribution_of
@@ -55,6 +55,64 @@ _BATCH = 1_000
 
 
 # Records to mentions
+
+
+def offset_mentions(
+    names: Names, checkpoints: dict[int, AuditCheckpoint], records: Iterable[KafkaRecord]
+) -> Iterator[Mention]:
+    """The parked entries of OFFSET. The last checkpoint of each partition goes into `checkpoints`.
+
+    A record of a worker whose version is not known is an UnreadableMention with that version.
+    """
+    ours = f"{names.half}@".encode()
+    for record in records:
+        if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, "a newer version", version)
+        told = worker_records.offset_mention(record, names)
+        if isinstance(told, AuditCheckpoint):
+            checkpoints[record.partition] = replace(told, follows=record.partition in checkpoints)
+        elif told is not None:
+            yield told
+
+
+def progress_mentions(
+    steps: list[ProgressStep], named: set[str], records: Iterable[KafkaRecord]
+) -> Iterator[NamedMention | UnreadableMention]:
+    """The rows that OUTBOX names. What it says of the batches goes into `steps`, and their real topics into `named`."""
+    for record in records:
+        told = relay_records.progress_of(record)
+        if isinstance(told, UnreadableMention):
+            yield told
+        else:
+            steps.append(told[0])
+            named.update(row.topic for row in told[1])
+            yield from told[1]
+
+
+def other_mentions(
+    names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, records: Iterable[KafkaRecord]
+) -> Iterator[Mention]:
+    """The mentions of records of END, OP and real topics. See engines/gather.py for `counts` and `exactly`."""
+    for record in records:
+        if record.topic == names.end:
+            ends = client_records.end_mentions(record, exactly=exactly)
+            if isinstance(ends, UnreadableMention):
+                yield ends
+            else:
+                yield from asides.entries_that_count(ends)
+        elif record.topic == names.op:
+            outcomes = worker_records.outcome_mentions(record)
+            if isinstance(outcomes, UnreadableMention):
+                yield outcomes
+            else:
+                yield from outcomes
+        elif not record.has_headers:
+            # It may claim a half message. So it is not passed over without a word.
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, HIDDEN)
+        elif HALF_COORDINATES in (text := record.texts()):
+            yield worker_records.copy_mention(record, text, counts[record.topic])
+        elif OUTBOX_BATCH in text:
+            yield relay_records.row_mention(record, text)
 
 
 def parsed(parse: Callable[[Iterable[Any]], Iterable[Told]], batches: Iterable[Any]) -> Iterator[Any]:
@@ -96,7 +154,7 @@ def _in_shape(
         if found is not None:
             yield from cutter.add_columns(*found)
         if left.any():
-            yield from _told(names, read(records.records_of([batch.filter(pa.array(left))])))
+            yield from _told(names, read(records_of([batch.filter(pa.array(left))])))
     yield from cutter.cut_rest()
 
 
@@ -119,7 +177,7 @@ def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 
 def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     last: dict[int, AuditCheckpoint] = {}
-    yield from _told(names, records.offset_mentions(names, last, records.records_of(batches)))
+    yield from _told(names, offset_mentions(names, last, records_of(batches)))
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics), seen.follows]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
@@ -128,13 +186,13 @@ def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 def progress(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     steps: list[ProgressStep] = []
     named: set[str] = set()
-    yield from _told(names, records.progress_mentions(steps, named, records.records_of(batches)))
+    yield from _told(names, progress_mentions(steps, named, records_of(batches)))
     yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
     yield from ((PROGRESS, 0, -1, marshal.dumps(tuple(step))) for step in steps)
 
 
 def discards(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, filter(None, map(worker_records.discard_mention, records.records_of(batches))))
+    return _told(names, filter(None, map(worker_records.discard_mention, records_of(batches))))
 
 
 def others(
@@ -145,11 +203,11 @@ def others(
             return columns.take_ends(asides, batch)
         return columns.take_outcomes(batch) if topic == names.op else columns.take_copies(counts[topic], batch)
 
-    return _in_shape(names, batches, take, partial(records.other_mentions, names, counts, asides, exactly))
+    return _in_shape(names, batches, take, partial(other_mentions, names, counts, asides, exactly))
 
 
 def checks(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, filter(None, map(worker_records.check_mention, records.records_of(batches))))
+    return _told(names, filter(None, map(worker_records.check_mention, records_of(batches))))
 
 
 # Mentions to verdicts

@@ -21,10 +21,10 @@ from txbridge_audit.cluster.cuts import ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, kind_of, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.protocol.record import records_of
+from txbridge_audit.report.entries import Entry
 
 #: Version of the records. It is raised when a key changes its meaning or is removed.
 FORMAT = 1

@@ -30,8 +30,7 @@ from txbridge_audit.protocol.mentions import (
     UnreadableMention,
 )
 from txbridge_audit.protocol.record import HIDDEN
-from txbridge_audit.report.entries import entry_of, stray_entry
-from txbridge_audit.report.entry import Entry, Place, Tally
+from txbridge_audit.report.entries import Entry, Place, Tally, entry_of, stray_entry
 from txbridge_audit.report.overview import OverviewSums
 
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.

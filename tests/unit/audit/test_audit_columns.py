@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from txbridge_audit.cluster.reader import RAW
 from txbridge_audit.engines import blocks, tasks
 from txbridge_audit.engines.columns import SCHEMAS, hash_keys
-from txbridge_audit.engines.records import other_mentions
-from txbridge_audit.engines.tasks import Told
+from txbridge_audit.engines.tasks import Told, other_mentions
 from txbridge_audit.judge import table
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import AuditSelection, Facts

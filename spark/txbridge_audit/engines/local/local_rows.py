@@ -20,8 +20,7 @@ from txbridge_audit.engines.run import audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.ledger.place import claim_folder, write_summary
-from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import batches_of, write_batches
+from txbridge_audit.ledger.rows import LedgerRow, batches_of, write_batches
 from txbridge_audit.report.model import AuditReport
 
 #: MiB of rows that are kept in memory, unless the user says otherwise.

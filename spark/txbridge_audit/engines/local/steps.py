@@ -34,13 +34,11 @@ from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
 from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
-from txbridge_audit.ledger.rows import phantom_row, row_of
-from txbridge_audit.ledger.schema import batches_of, write_batches
+from txbridge_audit.ledger.rows import batches_of, phantom_row, row_of, write_batches
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.entries import entry_of, stray_entry
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.entries import Entry, entry_of, stray_entry
 from txbridge_audit.report.model import AuditReport, AuditStep, Raise
 from txbridge_audit.report.sums import OddRecords, Sums, contribution_of, from_json, most_listed
 

@@ -29,13 +29,12 @@ from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.gather import AuditedTopics, Spans, Task
-from txbridge_audit.engines.records import RAW
 from txbridge_audit.engines.run import audit, until_leaders_stay
 from txbridge_audit.engines.spark.spark_session import PARALLELISM, elections, own_folder, spark_session
 from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.ledger.place import SUMMARY, ledger_exists
-from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import SCHEMA
+from txbridge_audit.ledger.rows import SCHEMA, LedgerRow
+from txbridge_audit.protocol.record import RAW
 from txbridge_audit.report.model import AuditReport
 
 #: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
