@@ -25,7 +25,7 @@ HeaderTexts = Mapping[str, str | None]
 _OURS = names.HALF_HEADERS | {
     *(names.SOURCE, names.CLIENT_ID, names.CHECK_TIMES, names.TAGS, names.OUTCOME, names.ENDS_APPLIED, names.DELIVERED),
     *(names.HALF_COORDINATES, names.MESSAGE_NUMBER, names.END_POSITION, names.REASON, names.ERROR, names.RECORD_SOURCE),
-    names.OUTBOX_BATCH,
+    *(names.OUTBOX_BATCH, names.REPLY),
 }
 
 
