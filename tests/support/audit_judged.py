@@ -220,4 +220,4 @@ def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int
     source = SimpleNamespace(names=log.names, settings=settings, cluster=cluster)
     plan = Plan(int(time.time() * 1000), AuditLimits(), AuditSelection(), frozenset(), settle_timeout=0)
     reading = Reading(judged.facts, {key: span.start for key, span in spans.items()}, (), {}, spans)
-    return report_on(cast("AuditedTopics", source), plan, reading, judged.facts, sums, judged.odd, engine="local")
+    return report_on(cast("AuditedTopics", source), plan, reading, sums, judged.odd, engine="local")

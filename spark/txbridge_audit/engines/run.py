@@ -20,7 +20,7 @@ from txbridge_audit.engines.other_namespaces import other_namespaces
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import findings, table
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import HALF_GONE, SAYS
@@ -71,6 +71,7 @@ def audit(source: AuditedTopics, plan: Plan, rows: AuditRows, *, with_ledger: bo
         for mention in found:
             odd.add_record(mention)
     facts = evidence.add_to(reading.facts, reading.truncated)
+    reading = replace(reading, facts=facts)
     source.say("judging")
     for part in rows.ask_tasks(partial(tasks.verdicts_on, names, facts, plan.selection, with_overview)):
         sums += part
@@ -83,17 +84,17 @@ def audit(source: AuditedTopics, plan: Plan, rows: AuditRows, *, with_ledger: bo
         source.say("writing the ledger")
         phantoms = [phantom_row(copy) for copy, kind in strays if kind == PHANTOM.name]
         rows.write_ledger(facts, plan.selection, phantoms)
-    report = report_on(source, plan, reading, facts, sums, odd, engine=rows.engine)
+    report = report_on(source, plan, reading, sums, odd, engine=rows.engine)
     listed = with_differences(source.settings, report.violations.listed)
     report = replace(report, violations=replace(report.violations, listed=tuple(listed)))
     return replace(report, overview=sums.overview.overview()) if with_overview else report
 
 
 def report_on(
-    source: AuditedTopics, plan: Plan, reading: Reading, facts: Facts, sums: Sums, odd: OddRecords, *, engine: str
+    source: AuditedTopics, plan: Plan, reading: Reading, sums: Sums, odd: OddRecords, *, engine: str
 ) -> AuditReport:
     """The report. `sums` are complete, strays included; they are used up."""
-    names = source.names
+    names, facts = source.names, reading.facts
     sums.add_entries(odd.make_entries())
     sums.add_entries(ranges_gone(names, facts))
     sums.add_entries(out_of_turn(names, facts))

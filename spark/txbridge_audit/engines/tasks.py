@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
 from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
 from txbridge_audit.engines import columns
-from txbridge_audit.engines.blocks import BlockCutter, MentionBlock, block_of, unpacked
+from txbridge_audit.engines.blocks import MentionBlock, block_of, cut, unpacked
 from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import AuditSelection, Facts
@@ -52,6 +52,9 @@ ANSWERS = "answer binary"
 Blocks = Iterable[tuple[MentionBlock, list[Mention]]]
 #: Rows of an Arrow batch that is made here.
 _BATCH = 1_000
+#: Lines of columns that are gathered before they are cut into blocks. Copies of many half partitions may lie in one
+#: real partition, and each piece costs as much as a hundred lines.
+_GATHERED = 50_000
 
 
 # Records to mentions
@@ -148,14 +151,18 @@ def _in_shape(
     read: Callable[[Iterable[KafkaRecord]], Iterable[Mention]],
 ) -> Iterator[Told]:
     """The pieces of the records that have a usual shape, and the mentions of the others."""
-    cutter = BlockCutter()
+    waiting: dict[type[Mention], list[Any]] = {}
     for topic, batch in columns.by_topic(batches):
         found, left = take(topic, batch)
         if found is not None:
-            yield from cutter.add_columns(*found)
+            kind, lines = found
+            waiting.setdefault(kind, []).append(lines)
+            if sum(map(len, waiting[kind])) >= _GATHERED:
+                yield from cut(kind, waiting.pop(kind))
         if left.any():
             yield from _told(names, read(records_of([batch.filter(pa.array(left))])))
-    yield from cutter.cut_rest()
+    for kind, some in waiting.items():
+        yield from cut(kind, some)
 
 
 def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:

@@ -191,7 +191,6 @@ class OddRecords:
     names: Names
     faults: dict[tuple[str, int, int], str] = field(default_factory=dict)
     asides: dict[tuple[str, int, int], list[AsideMention]] = field(default_factory=dict)
-    unreadable_op: list[UnreadableMention] = field(default_factory=list)
 
     def add_record(self, mention: Mention) -> None:
         """Take a record if it is odd: any mention may be given.
@@ -209,29 +208,23 @@ class OddRecords:
                     "audit does not know: a newer worker wrote it, and its meaning for the verdict is not known; use "
                     "the audit of that version"
                 )
-            if mention.topic == self.names.op:
-                self.unreadable_op.append(mention)
-            else:
-                self.faults[mention.topic, mention.partition, mention.at] = mention.fault
+            self.faults[mention.topic, mention.partition, mention.at] = mention.fault
 
     def make_entries(self) -> Iterable[Entry]:
         """The findings."""
         # A record of the discard topic that no worker wrote may name any topic: its role is "record".
-        roles = {self.names.half: "half", self.names.end: "end"}
+        roles = {self.names.half: "half", self.names.end: "end", self.names.op: "op"}
         for place in sorted(self.faults.keys() | self.asides.keys()):
             asides = self.asides.get(place, [])
             told = next((aside.error for aside in asides if aside.error is not None), None)
             aside = min(((aside.place, aside.at) for aside in asides), default=None)
-            hidden = BLIND.name if self.faults.get(place) == HIDDEN else MALFORMED.name
+            kind = UNREADABLE_OP if place[0] == self.names.op and place in self.faults else MALFORMED
+            kind = BLIND if self.faults.get(place) == HIDDEN else kind
             yield Entry(
-                COPY.name if any(aside.is_copy for aside in asides) else hidden,
+                COPY.name if any(aside.is_copy for aside in asides) else kind.name,
                 told or self.faults.get(place) or "set aside by the worker",
                 evidence=(
                     Place(roles.get(place[0], "record"), *place),
                     *(() if aside is None else (Place("discard", self.names.discard, *aside),)),
                 ),
-            )
-        for mention in sorted(self.unreadable_op, key=lambda mention: (mention.partition, mention.at)):
-            yield Entry(
-                UNREADABLE_OP.name, mention.fault, evidence=(Place("op", self.names.op, mention.partition, mention.at),)
             )

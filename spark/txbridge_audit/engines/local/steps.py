@@ -165,7 +165,7 @@ class LocalSteps:
                 source.say("writing the ledger")
                 self._write(ledger / f"step={number}", facts)
                 state.keep_fact("written_at", plan.now / 1000)
-            return AuditStep(self._report(plan, reading, facts), alarms)
+            return AuditStep(self._report(plan, reading), alarms)
 
     def _positions_there(self, progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
         """What was read of each topic, except of real topics that were deleted and created again since.
@@ -206,8 +206,6 @@ class LocalSteps:
         state, names = self.state, self._source.names
         for (topic, partition, at), fault in odd.faults.items():
             state.add_odd(topic, partition, at, UnreadableMention(partition, None, at, topic, fault))
-        for mention in odd.unreadable_op:
-            state.add_odd(mention.topic, mention.partition, mention.at, mention)
         for aside in (aside for asides in odd.asides.values() for aside in asides):
             state.add_odd(aside.source_topic, aside.partition, aside.half, aside)
             if aside.source_topic == names.end:
@@ -323,7 +321,7 @@ class LocalSteps:
         if unfinished.exists():
             unfinished.rename(folder)
 
-    def _report(self, plan: Plan, reading: Reading, facts: Facts) -> AuditReport:
+    def _report(self, plan: Plan, reading: Reading) -> AuditReport:
         names, state = self._source.names, self.state
         sums, odd = Sums(names), OddRecords(names)
         for told, number in state.sums():
@@ -333,7 +331,7 @@ class LocalSteps:
                 sums.list_entry(kind, partial(Entry.from_dict, json.loads(row)), (0, 0))
         for mention in state.read_odd():
             odd.add_record(mention)
-        return report_on(self._source, plan, reading, facts, sums, odd, engine="local")
+        return report_on(self._source, plan, reading, sums, odd, engine="local")
 
 
 def _is_closed(verdict: Verdict) -> bool:
