@@ -46,9 +46,9 @@ class RowReader(Protocol):
     """Reads the records of spans, and keeps the rows that a task makes of them."""
 
     def take_rows(
-        self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
+        self, spans: Spans, task: Task, *, at_once: bool, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
-        """Read everything once. Returns the rows of the sorts in `looks`; without any, it may be read later.
+        """Read everything once, and return the rows of `tasks.LOOKS`; none if it may be read later.
 
         With `may_vanish` retention may remove records meanwhile.
         """
@@ -67,13 +67,8 @@ class AuditRows(RowReader, Protocol):
         """Write the ledger, where this engine was told to."""
 
 
-#: What the driver looks at of a topic that is read, by its task: the next cuts depend on it. So it is read at once.
-_LOOKS: Mapping[Callable[..., Iterable[Told]], Collection[str]] = {
-    tasks.halves: {tasks.NAMED},
-    tasks.offsets: {tasks.CHECKPOINT},
-    tasks.progress: {tasks.NAMED, tasks.PROGRESS},
-    tasks.discards: {tasks.ODD},
-}
+#: The tasks of topics on whose records the next cuts, or the meaning of others, depend.
+_AT_ONCE = frozenset({tasks.halves, tasks.offsets, tasks.progress, tasks.discards})
 
 
 class AuditIntake:
@@ -91,9 +86,9 @@ class AuditIntake:
 
     def take_topic(self, task: Callable[..., Iterable[Told]], spans: Spans, *about: Any, **how: bool) -> None:
         """Read these spans with one of the tasks, which takes `about` them. `how` is that of `RowReader.take_rows`."""
-        looks = _LOOKS.get(task, ())
         steps: list[ProgressStep] = []
-        for what, packed in self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how):
+        make, at_once = partial(task, self._names, *about), task in _AT_ONCE
+        for what, packed in self._rows.take_rows(spans, make, at_once=at_once, **how):
             told = marshal.loads(packed)
             if what == tasks.NAMED:
                 self.named.add(told)

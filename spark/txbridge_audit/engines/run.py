@@ -157,12 +157,8 @@ def _blind(sums: Sums, emptied: Collection[TopicPartition]) -> list[Entry]:
 def _cuts(reading: Reading, before: Mapping[TopicPartition, int]) -> dict[str, dict[str, dict[str, int]]]:
     found: dict[str, dict[str, dict[str, int]]] = {}
     for key, span in sorted(reading.spans.items()):
-        offsets = {"start": span.start, "end": span.end}
-        if key in before:
-            offsets["before"] = before[key]
-        if key in reading.hidden:
-            offsets["target"] = reading.hidden[key]
-        found.setdefault(key[0], {})[str(key[1])] = offsets
+        offsets = {"start": span.start, "end": span.end, "before": before.get(key), "target": reading.hidden.get(key)}
+        found.setdefault(key[0], {})[str(key[1])] = {name: at for name, at in offsets.items() if at is not None}
     return found
 
 

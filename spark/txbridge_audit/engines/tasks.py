@@ -39,6 +39,8 @@ from txbridge_audit.report.sums import LEFT_OUT, Sums, contribution_of
 MENTION, ODD, NAMED, CHECKPOINT, PROGRESS = "mention", "odd", "named", "checkpoint", "progress"
 #: Rows that only the driver needs, for the next cut.
 FOR_CUTS = frozenset({NAMED, CHECKPOINT, PROGRESS})
+#: Rows that the driver looks at.
+LOOKS = FOR_CUTS | {ODD}
 _KIND_OF: Mapping[str, type[Mention]] = {kind.__name__: kind for kind in SCHEMAS}
 #: `block` is -1 where a mention names no offset, and in rows that are no mention.
 ROWS = "what string, partition bigint, block bigint, row binary"

@@ -104,15 +104,12 @@ class Alarms:
 
     def _explain_error(self, error: Exception) -> CouldNotAuditError:
         first = error.args[0] if error.args else error
-        reason = self._name_right(first).str() if isinstance(first, KafkaError) else str(first)
-        kind = kind_of(first) if isinstance(first, KafkaError) else CouldNotAuditError
+        reason, kind = str(first), CouldNotAuditError
+        if isinstance(first, KafkaError):
+            is_about_id = first.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            what = f"transactional id {self._topic}-{self._audit}" if is_about_id else f"topic {self._topic}"
+            reason, kind = named(first, "WRITE", what).str(), kind_of(first)
         return kind(
             f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
             "follows this ledger"
         )
-
-    def _name_right(self, error: KafkaError) -> KafkaError:
-        """The error, which names the missing right if there is one."""
-        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return named(error, "WRITE", f"transactional id {self._topic}-{self._audit}")
-        return named(error, "WRITE", f"topic {self._topic}")

@@ -39,12 +39,12 @@ class LocalReader(ABC):
         self._settings = settings
 
     def take_rows(
-        self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
+        self, spans: Spans, task: Task, *, at_once: bool, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
         """See RowReader."""
         found = []
         for row in task(read(self._settings, spans, committed=committed, may_vanish=may_vanish)):
-            if row[0] in looks:
+            if at_once and row[0] in tasks.LOOKS:
                 found.append((row[0], row[-1]))
             if row[0] not in tasks.FOR_CUTS:
                 self._keep_row(*row)

@@ -86,7 +86,7 @@ class SparkRows:
         self._blocks: DataFrame | None = None
 
     def take_rows(
-        self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
+        self, spans: Spans, task: Task, *, at_once: bool, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
         """See RowReader."""
         if all(span.empty for span in spans.values()):
@@ -96,10 +96,10 @@ class SparkRows:
         plain = raw.withColumn("timestamp", F.unix_millis("timestamp"))
         frame = plain.mapInArrow(partial(tasks.parsed, task), tasks.ROWS)
         self._frames.append(frame)
-        if not looks:
+        if not at_once:
             return []
         self._kept.append(frame.persist())
-        found = frame.where(F.col("what").isin(*looks)).select("what", "row").collect()
+        found = frame.where(F.col("what").isin(*tasks.LOOKS)).select("what", "row").collect()
         return [(row.what, bytes(row.row)) for row in found]
 
     def _rows_by_block(self) -> DataFrame:
