@@ -100,17 +100,9 @@ def other_mentions(
     """The mentions of records of END, OP and real topics. See engines/gather.py for `counts` and `exactly`."""
     for record in records:
         if record.topic == names.end:
-            ends = client_records.end_mentions(record, exactly=exactly)
-            if isinstance(ends, UnreadableMention):
-                yield ends
-            else:
-                yield from asides.entries_that_count(ends)
+            yield from asides.mentions_that_count(client_records.end_mentions(record, exactly=exactly))
         elif record.topic == names.op:
-            outcomes = worker_records.outcome_mentions(record)
-            if isinstance(outcomes, UnreadableMention):
-                yield outcomes
-            else:
-                yield from outcomes
+            yield from worker_records.outcome_mentions(record)
         elif not record.has_headers:
             # It may claim a half message. So it is not passed over without a word.
             yield UnreadableMention(record.partition, None, record.offset, record.topic, HIDDEN)
