@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from txbridge_audit.audit import run_audit
     from txbridge_audit.errors import CouldNotAuditError
     from txbridge_audit.notebook import Audited, audited
-    from txbridge_audit.report.entry import Entry, Place, Tally
+    from txbridge_audit.report.entries import Entry, Place, Tally
     from txbridge_audit.report.model import AuditReport
 
 __all__ = ["AuditReport", "Audited", "CouldNotAuditError", "Entry", "Place", "Tally", "audited", "run_audit"]
@@ -26,9 +26,9 @@ _HOMES = {
     "AuditReport": "report.model",
     "Audited": "notebook",
     "CouldNotAuditError": "errors",
-    "Entry": "report.entry",
-    "Place": "report.entry",
-    "Tally": "report.entry",
+    "Entry": "report.entries",
+    "Place": "report.entries",
+    "Tally": "report.entries",
     "audited": "notebook",
     "run_audit": "audit",
 }

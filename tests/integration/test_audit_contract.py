@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -305,12 +306,13 @@ def test_range_of_time_and_chosen_topics(kafka: EmbeddedKafka, audit: Audit, mon
 
 def test_a_visible_record_that_cannot_be_read_is_a_blindness(kafka: EmbeddedKafka, audit: Audit) -> None:
     """Somebody writes a second copy and a forged record, each with a header whose name is not UTF-8."""
-    log, bridge = KafkaLog(kafka.bootstrap_servers), Bridge(kafka.bootstrap_servers, "undecodable")
+    log = KafkaLog(kafka.bootstrap_servers)
     half = log.half()
     log.end(half, COMMIT)
     log.deliver(half)
-    for copy in (log.copy(half), log.copy(replace(half, id="F" * 32))):
-        bridge.produce_undecodable(copy.topic, copy.value or b"", copy.headers, copy.partition, copy.key)
+    with closing(Bridge(kafka.bootstrap_servers, "undecodable")) as bridge:
+        for copy in (log.copy(half), log.copy(replace(half, id="F" * 32))):
+            bridge.produce_undecodable(copy.topic, copy.value or b"", copy.headers, copy.partition, copy.key)
     log.transaction(log.progress(PLAIN, half=1))
     report = audit(log)
     assert (report.violations.total, report.clean, report.exit_code) == (0, False, 1)

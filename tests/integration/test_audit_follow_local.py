@@ -28,7 +28,7 @@ from txbridge_audit.engines.violations_topic import Alarms
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditLimits, AuditSelection
 from txbridge_audit.judge.facts import TopicPartition as Place
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.entries import Entry
 from txbridge_audit.report.model import AuditReport, AuditStep
 
 from tests.support.audit_cases import CASES, TAIL

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from txbridge_audit.judge.facts import HalfFacts
 from txbridge_audit.judge.table import VIOLATIONS
-from txbridge_audit.report.entry import Entry, Place, Tally
+from txbridge_audit.report.entries import Entry, Place, Tally
 from txbridge_audit.report.html import html
 from txbridge_audit.report.overview import GroupOverview, OverviewSums, Waiting
 

@@ -29,7 +29,7 @@ from txbridge_audit.audit import AuditEngine, follow
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.cluster.kafka_config import kafka_settings
 from txbridge_audit.engines.violations_topic import Alarms
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.entries import Entry
 from txbridge_sqlalchemy import Outbox, create_table, transactions
 
 from tests.support import http

@@ -426,11 +426,12 @@ def optional_headers_without_a_value(log: Log) -> Half:
     return half
 
 
-@written("pending:undecided", strays="MALFORMED")
-def end_that_only_the_worker_finds_malformed(log: Log) -> Half:
+@written("pending:undecided", strays="MALFORMED " * 2)
+def ends_that_only_the_worker_finds_malformed(log: Log) -> Half:
     half = log.half()
-    at = log.end(half, COMMIT, rest=",,one,field,more")
-    log.transaction(log.set_aside(log.names.end, half.partition, at))
+    more = log.end(half, COMMIT, rest=",,one,field,more")
+    two = log.decision_record(b"\n".join([half.entry(UNKNOWN).encode()] * 2), SOURCE="resume", TXB_REPLY="one")
+    log.transaction(*(log.set_aside(log.names.end, half.partition, at) for at in (more, two)))
     return half
 
 
@@ -879,6 +880,18 @@ story(
 )
 
 
+#: The states to which no step belongs, or none that was delivered.
+WITHOUT_A_STEP: dict[str, tuple[Step, ...]] = {
+    "pending:undecided": (),
+    "pending:resumed BY_HAND": (discard_parked, resume, together(parked("pending"))),
+    "rolled_back": (rollback, record_rollback),
+    "discarded": (discard_parked,),
+    "cancelled": (schedule(FAR_AWAY), give_up, let_go),
+}
+for state, life in WITHOUT_A_STEP.items():
+    story(f"each_at_its_time_{state.split()[0].partition(':')[2] or state}", state, *life, several=TWO, times=LAST[:2])
+
+
 @written("", strays="MALFORMED " * 3)
 def several_times_that_can_not_be_read(log: Log) -> None:
     log.several(*TWO, times=(-1, FAR_AWAY), TXB_DELIVER_AT=str(FAR_AWAY))
@@ -943,6 +956,10 @@ story(
     together(parked("pending", checks=14, next=1)),
 )
 
+# The reply to a cancel that came too late, with what a check would say.
+reply = together(check(TXB_REPLY="late", TXB_STATE="committed"))
+story("replied_after_the_commit_was_applied", "delivered", commit, deliver, give_up, reply)
+
 # Phantoms
 
 
@@ -999,6 +1016,7 @@ def records_of_other_producers(log: Log) -> None:
 # At the end: not read by the worker yet
 
 story("commit_not_read_yet", "pending:decision_unread", commit, tail=True)
+story("each_at_its_time_and_not_read_yet", "pending:decision_unread", commit, several=TWO, times=LAST[:2], tail=True)
 story("rollback_not_read_yet", "pending:decision_unread", rollback, tail=True)
 story("delivered_in_half_of_a_kafka_transaction", "delivered UNRECORDED", commit, together(copy()), tail=True)
 story("resume_not_read_yet", "discarded BY_HAND", discard_parked, resume, tail=True)

@@ -11,7 +11,7 @@ from typing import cast
 
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.plan import Plan
-from txbridge_audit.engines import records
+from txbridge_audit.engines import tasks
 from txbridge_audit.engines.gather import AuditedTopics, Reading
 from txbridge_audit.engines.run import report_on
 from txbridge_audit.judge.evidence import Evidence
@@ -20,13 +20,12 @@ from txbridge_audit.judge.strays import OtherNamespaces, labelled
 from txbridge_audit.judge.transaction import AuditedTransaction, SetAside
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.protocol.client_records import half_mention
-from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, Mention, UnreadableMention
+from txbridge_audit.protocol.mentions import AsideMention, CopyMention, Mention, UnreadableMention
 from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint, check_mention, discard_mention
-from txbridge_audit.report.entries import entry_of
 from txbridge_audit.report.model import AuditReport
-from txbridge_audit.report.sums import OddRecords, Sums, contribution_of
+from txbridge_audit.report.sums import OddRecords, Sums
 
 from tests.support.audit_terms import COMPACTED, FORWARDED, ORDERS, PASSED, PLAIN, Half, Log, Record
 from txbridge.core.names import Names
@@ -79,7 +78,7 @@ class MemoryLog(Log):
     def checkpoints(self) -> dict[int, AuditCheckpoint]:
         """The last checkpoint of each partition."""
         found: dict[int, AuditCheckpoint] = {}
-        deque(records.offset_mentions(self.names, found, self.read(self.names.offset)), maxlen=0)
+        deque(tasks.offset_mentions(self.names, found, self.read(self.names.offset)), maxlen=0)
         return found
 
     def mentions(self, *, exactly: bool = False) -> list[Mention]:
@@ -94,16 +93,16 @@ class MemoryLog(Log):
         return [
             *map(half_mention, self.read(names.half)),
             *discards,
-            *records.other_mentions(names, counts, asides, exactly, others),
-            *records.offset_mentions(names, {}, self.read(names.offset)),
-            *records.progress_mentions([], set(), self.read(names.outbox)),
+            *tasks.other_mentions(names, counts, asides, exactly, others),
+            *tasks.offset_mentions(names, {}, self.read(names.offset)),
+            *tasks.progress_mentions([], set(), self.read(names.outbox)),
             *filter(None, map(check_mention, self.read(names.check("billing")))),
         ]
 
     def relays(self) -> dict[int, Numbering]:
         """What the progress of relays tells of their batches."""
         steps: list[ProgressStep] = []
-        deque(records.progress_mentions(steps, set(), self.read(self.names.outbox)), maxlen=0)
+        deque(tasks.progress_mentions(steps, set(), self.read(self.names.outbox)), maxlen=0)
         found: dict[int, Numbering] = {}
         for step in steps:
             found |= numbered(found, step)
@@ -142,8 +141,7 @@ def assembled(
     found: dict[tuple[int, int | None], AuditedTransaction] = {}
     odd = OddRecords(names)
     for mention in mentions:
-        if isinstance(mention, HalfMention | UnreadableMention | AsideMention):
-            odd.add_record(mention)
+        odd.add_record(mention)
         if isinstance(mention, UnreadableMention):
             continue
         if isinstance(mention, AsideMention) and mention.source_topic != names.half:
@@ -178,9 +176,7 @@ class Judged:
         """The sums over the verdicts, without the records that have no transaction."""
         sums = Sums(self.names)
         for verdict in self.verdicts:
-            sums.count_alike(contribution_of(verdict))
-            for kind in verdict.kinds:
-                sums.entries.list_entry(entry_of(self.names, verdict, kind))
+            sums.take_verdict(verdict)
         return sums
 
     def labelled(self, others: OtherNamespaces) -> Iterator[tuple[CopyMention, str]]:
@@ -224,4 +220,4 @@ def reported(log: MemoryLog, judged: Judged, starts: Mapping[TopicPartition, int
     source = SimpleNamespace(names=log.names, settings=settings, cluster=cluster)
     plan = Plan(int(time.time() * 1000), AuditLimits(), AuditSelection(), frozenset(), settle_timeout=0)
     reading = Reading(judged.facts, {key: span.start for key, span in spans.items()}, (), {}, spans)
-    return report_on(cast("AuditedTopics", source), plan, reading, judged.facts, sums, judged.odd, engine="local")
+    return report_on(cast("AuditedTopics", source), plan, reading, sums, judged.odd, engine="local")

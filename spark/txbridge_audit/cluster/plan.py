@@ -7,7 +7,6 @@ import datetime as dt
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from txbridge.core.names import Names, is_topic
 from txbridge.text import iso_time
@@ -171,6 +170,7 @@ def past_audit(text: str, file: str) -> PastAudit:
                 "the report of one without --continue and --follow"
             )
         chosen = told["selection"]
+        cuts = {(topic, int(at)): cut for topic, those in told["cuts"].items() for at, cut in those.items()}
         return PastAudit(
             told["namespace"],
             told["cluster_id"],
@@ -178,26 +178,14 @@ def past_audit(text: str, file: str) -> PastAudit:
             AuditLimits(**told["limits"]),
             AuditSelection(chosen["since"], chosen["until"], frozenset(chosen["topics"])),
             dict(told["topic_ids"]),
-            _by_partition(told, lambda cut: Range(int(cut["start"]), int(cut["end"]))),
-            _by_partition(told, lambda cut: int(cut["before"]), "before"),
-            _by_partition(told, lambda cut: int(cut["target"]), "target"),
+            {key: Range(int(cut["start"]), int(cut["end"])) for key, cut in cuts.items()},
+            *({key: int(cut[name]) for key, cut in cuts.items() if name in cut} for name in ("before", "target")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CouldNotAuditError(
             f"--at {file} is no report of an audit of this version ({type(error).__name__}: {error}): give a file that "
             "--report has written"
         ) from error
-
-
-def _by_partition(
-    told: Mapping[str, Any], value: Callable[[Mapping[str, Any]], Any], having: str = "end"
-) -> dict[TopicPartition, Any]:
-    return {
-        (topic, int(partition)): value(cut)
-        for topic, cuts in told["cuts"].items()
-        for partition, cut in cuts.items()
-        if having in cut
-    }
 
 
 #: Called with a short text for each phase.

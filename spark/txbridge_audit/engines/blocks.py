@@ -37,9 +37,6 @@ from txbridge_audit.protocol.mentions import (
 
 #: Half messages of a block: enough for arrays to pay off, few enough for many tasks.
 BLOCK = 4_096
-#: Lines of columns that are gathered before they are cut into blocks. Copies of many half partitions may lie in one
-#: real partition, and each piece costs as much as a hundred lines.
-_GATHERED = 50_000
 _FOREVER = 2**63 - 1
 
 Piece = tuple[str, int, int, bytes]
@@ -55,26 +52,8 @@ def block_of(mention: Mention) -> int:
     return -1 if mention.half is None else mention.half // BLOCK
 
 
-class BlockCutter:
-    """Gathers columns, and cuts them into pieces of blocks: kind, half partition, number of the block, packed lines."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[type[Mention], list[Any]] = {}
-
-    def add_columns(self, kind: type[Mention], columns: Any) -> Iterator[Piece]:
-        """Take some, and return what is cut meanwhile."""
-        there = self._waiting.setdefault(kind, [])
-        there.append(columns)
-        if sum(map(len, there)) >= _GATHERED:
-            yield from _cut(kind, self._waiting.pop(kind))
-
-    def cut_rest(self) -> Iterator[Piece]:
-        """What is left in the end."""
-        for kind, there in self._waiting.items():
-            yield from _cut(kind, there)
-
-
-def _cut(kind: type[Mention], some: Sequence[Any]) -> Iterator[Piece]:
+def cut(kind: type[Mention], some: Sequence[Any]) -> Iterator[Piece]:
+    """Columns in pieces of blocks: kind, half partition, number of the block, packed lines."""
     columns = _joined(kind, some)
     if not len(columns):
         return

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from txbridge.core.names import Names
 from txbridge_audit.cluster import facts
@@ -28,8 +28,7 @@ from txbridge_audit.cluster.plan import (
     since_the_first_step,
 )
 from txbridge_audit.engines import tasks
-from txbridge_audit.engines.records import refuse_unknown_version
-from txbridge_audit.engines.tasks import Answer, Blocks, Told
+from txbridge_audit.engines.tasks import Blocks, Told
 from txbridge_audit.judge.facts import AuditSelection, Facts, HalfFacts, TopicPartition
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.ledger.rows import LedgerRow
@@ -40,15 +39,16 @@ from txbridge_audit.protocol.worker_records import AuditCheckpoint
 Spans = Mapping[TopicPartition, Range]
 #: Records as Arrow batches to rows.
 Task = Callable[[Iterable[Any]], Iterable[Told]]
+_A = TypeVar("_A")
 
 
 class RowReader(Protocol):
     """Reads the records of spans, and keeps the rows that a task makes of them."""
 
     def take_rows(
-        self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
+        self, spans: Spans, task: Task, *, at_once: bool, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
-        """Read everything once. Returns the rows of the sorts in `looks`; without any, it may be read later.
+        """Read everything once, and return the rows of `tasks.LOOKS`; none if it may be read later.
 
         With `may_vanish` retention may remove records meanwhile.
         """
@@ -60,20 +60,15 @@ class AuditRows(RowReader, Protocol):
     #: Its name in a report.
     engine: str
 
-    def ask_tasks(self, ask: Callable[[Blocks], Iterable[Answer]]) -> Iterable[Answer]:
-        """The answers to everything that was read. May be called more than once."""
+    def ask_tasks(self, ask: Callable[[Blocks], _A]) -> Iterable[_A]:
+        """The answer of each task about what it has of everything that was read. May be called more than once."""
 
     def write_ledger(self, facts: Facts, selection: AuditSelection, phantoms: Collection[LedgerRow]) -> None:
         """Write the ledger, where this engine was told to."""
 
 
-#: What the driver looks at of a topic that is read, by its task: the next cuts depend on it. So it is read at once.
-_LOOKS: Mapping[Callable[..., Iterable[Told]], Collection[str]] = {
-    tasks.halves: {tasks.NAMED},
-    tasks.offsets: {tasks.CHECKPOINT, tasks.ODD},
-    tasks.progress: {tasks.NAMED, tasks.PROGRESS},
-    tasks.discards: {tasks.ODD},
-}
+#: The tasks of topics on whose records the next cuts, or the meaning of others, depend.
+_AT_ONCE = frozenset({tasks.halves, tasks.offsets, tasks.progress, tasks.discards})
 
 
 class AuditIntake:
@@ -90,13 +85,10 @@ class AuditIntake:
         self.asides = SetAside(names)
 
     def take_topic(self, task: Callable[..., Iterable[Told]], spans: Spans, *about: Any, **how: bool) -> None:
-        """Read these spans with one of the tasks, which takes `about` them. `how` is that of `RowReader.take_rows`.
-
-        Raises CouldNotAuditError when a worker's record has a version that is not known.
-        """
-        looks = _LOOKS.get(task, ())
+        """Read these spans with one of the tasks, which takes `about` them. `how` is that of `RowReader.take_rows`."""
         steps: list[ProgressStep] = []
-        for what, packed in self._rows.take_rows(spans, partial(task, self._names, *about), looks, **how):
+        make, at_once = partial(task, self._names, *about), task in _AT_ONCE
+        for what, packed in self._rows.take_rows(spans, make, at_once=at_once, **how):
             told = marshal.loads(packed)
             if what == tasks.NAMED:
                 self.named.add(told)
@@ -108,11 +100,8 @@ class AuditIntake:
                 self.checkpoints[partition] = replace(last, follows=last.follows or known != seen)
             elif what == tasks.PROGRESS:
                 steps.append(ProgressStep(*told))
-            else:
-                mention = from_row(told)
-                refuse_unknown_version(mention)
-                if isinstance(mention, AsideMention):
-                    self.asides.add_record(mention)
+            elif isinstance(mention := from_row(told), AsideMention):
+                self.asides.add_record(mention)
         # Several tasks may have read a partition.
         for step in sorted(steps):
             self.relays |= numbered(self.relays, step)

@@ -14,12 +14,11 @@ from txbridge_audit.cluster.cuts import Range, ranges
 from txbridge_audit.cluster.kafka_admin import partitions_of
 from txbridge_audit.cluster.reader import read
 from txbridge_audit.engines.gather import AuditedTopics, Spans
-from txbridge_audit.engines.records import records_of
 from txbridge_audit.judge.facts import Facts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces
 from txbridge_audit.protocol import client_records
-from txbridge_audit.protocol.mentions import CopyMention, UnreadableMention
-from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.protocol.mentions import CopyMention, EndMention
+from txbridge_audit.protocol.record import KafkaRecord, records_of
 
 #: Parts of HALF that are read apart. A part costs a new consumer: as much as so many records between two claims.
 _PARTS, _ALONG = 8, 4_000
@@ -76,9 +75,8 @@ def other_namespaces(source: AuditedTopics, strays: Iterable[CopyMention], facts
     named = {
         (end.partition, end.half, identity)
         for record in _found(source, [ranges(end_starts, end_ends)], may_name, committed=True)
-        if not isinstance(there := client_records.end_mentions(record), UnreadableMention)
-        for end in there
-        if end.half is not None and (end.partition, end.half) in open_ones
+        for end in client_records.end_mentions(record)
+        if isinstance(end, EndMention) and end.half is not None and (end.partition, end.half) in open_ones
         # END does not say whether its messages had times.
         for identity in (end.id, delivered_id(end.id))
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import marshal
-import pickle
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +17,10 @@ from txbridge_audit.cluster.reader import read
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.gather import AuditedTopics, AuditIntake, AuditRows, Reading, gather
 from txbridge_audit.engines.other_namespaces import other_namespaces
-from txbridge_audit.engines.records import records_of, refuse_unknown_version
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.judge import findings, table
 from txbridge_audit.judge.evidence import Evidence
-from txbridge_audit.judge.facts import Facts, TopicPartition
+from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.lacking import HALF_GONE, SAYS
@@ -31,19 +28,15 @@ from txbridge_audit.judge.relays import STATES
 from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.violations import ALTERED, PHANTOM
 from txbridge_audit.ledger.rows import phantom_row
-from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention, from_row
-from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of
-from txbridge_audit.report.entries import missing_rights, open_transactions, out_of_turn, ranges_gone
-from txbridge_audit.report.entry import Entry, Tally
+from txbridge_audit.protocol.record import KafkaRecord, RecordHeaders, number_of, records_of
+from txbridge_audit.report.entries import Entry, missing_rights, open_transactions, out_of_turn, ranges_gone
 from txbridge_audit.report.model import AuditReport
-from txbridge_audit.report.overview import OverviewSums
 from txbridge_audit.report.sums import (
     BY_CHECK,
     DELIVERED_BEFORE,
     DOUBLED,
     LEFT_OUT,
     ROLLED_BACK_BUT_VISIBLE,
-    Entries,
     OddRecords,
     Sums,
 )
@@ -72,86 +65,59 @@ def audit(source: AuditedTopics, plan: Plan, rows: AuditRows, *, with_ledger: bo
     """
     names = source.names
     reading = gather(source, plan, AuditIntake(names, rows))
-    odd, sums, overview = OddRecords(names), Sums(names), OverviewSums()
-    facts = _facts_with_evidence(reading, rows, odd)
+    evidence, odd, sums = Evidence(), OddRecords(names), Sums(names)
+    for proofs, found in rows.ask_tasks(tasks.evidence_of):
+        evidence += proofs
+        for mention in found:
+            odd.add_record(mention)
+    facts = evidence.add_to(reading.facts, reading.truncated)
+    reading = replace(reading, facts=facts)
     source.say("judging")
-    entries: list[tuple[str, int, int, Entry]] = []
-    strays: list[CopyMention] = []
-    ask = partial(tasks.verdicts_on, names, facts, plan.selection, with_overview)
-    for what, packed, number in rows.ask_tasks(ask):
-        if what == tasks.SUM:
-            sums.count_alike(marshal.loads(packed), number)
-        elif what == tasks.ENTRY:
-            entries.append(pickle.loads(packed))  # noqa: S301 - our own tasks have made it
-        elif what == tasks.OVERVIEW:
-            overview.add_sums(pickle.loads(packed))  # noqa: S301
-        else:
-            stray = from_row(marshal.loads(packed))
-            assert isinstance(stray, CopyMention)
-            strays.append(stray)
-    for *_, entry in sorted(entries, key=lambda one: one[:3]):
-        sums.entries.list_entry(entry)
-    listed = sums.entries.listed
-    if ALTERED.name in listed:
-        listed[ALTERED.name] = with_differences(source.settings, listed[ALTERED.name])
-    found = list(labelled(strays, facts, other_namespaces(source, strays, facts)))
-    sums.add_strays(found)
+    for part in rows.ask_tasks(partial(tasks.verdicts_on, names, facts, plan.selection, with_overview)):
+        sums += part
+    strays = list(labelled(sums.strays, facts, other_namespaces(source, sums.strays, facts)))
+    sums.add_strays(strays)
     # After everything is read and judged: by then a deposed leader has learnt of its successor, unless it stays cut off
     # from the controllers.
     source.cluster.refuse_moved({*reading.spans, *facts.before})
     if with_ledger:
         source.say("writing the ledger")
-        phantoms = [phantom_row(copy) for copy, kind in found if kind == PHANTOM.name]
+        phantoms = [phantom_row(copy) for copy, kind in strays if kind == PHANTOM.name]
         rows.write_ledger(facts, plan.selection, phantoms)
-    report = report_on(source, plan, reading, facts, sums, odd, engine=rows.engine)
-    return replace(report, overview=overview.overview()) if with_overview else report
-
-
-def _facts_with_evidence(reading: Reading, rows: AuditRows, odd: OddRecords) -> Facts:
-    """The facts with what all transactions prove about each other. Odd records are added to `odd`."""
-    evidence = Evidence()
-    for what, packed, _ in rows.ask_tasks(tasks.evidence_of):
-        if what == tasks.ODD:
-            mention = from_row(marshal.loads(packed))
-            assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
-            refuse_unknown_version(mention)
-            odd.add_record(mention)
-        elif what == tasks.ANCHOR:
-            evidence.add_anchor(*marshal.loads(packed))
-        else:
-            partition, identity, half = marshal.loads(packed)
-            evidence.unexplained.setdefault((partition, identity), set()).add(half)
-    return evidence.add_to(reading.facts, reading.truncated)
+    report = report_on(source, plan, reading, sums, odd, engine=rows.engine)
+    listed = with_differences(source.settings, report.violations.listed)
+    report = replace(report, violations=replace(report.violations, listed=tuple(listed)))
+    return replace(report, overview=sums.overview.overview()) if with_overview else report
 
 
 def report_on(
-    source: AuditedTopics, plan: Plan, reading: Reading, facts: Facts, sums: Sums, odd: OddRecords, *, engine: str
+    source: AuditedTopics, plan: Plan, reading: Reading, sums: Sums, odd: OddRecords, *, engine: str
 ) -> AuditReport:
     """The report. `sums` are complete, strays included; they are used up."""
-    names, found = source.names, sums.entries
-    found.add_all(odd.make_entries())
-    found.add_all(ranges_gone(names, facts))
-    found.add_all(out_of_turn(names, facts))
-    found.add_all(missing_rights(facts))
+    names, facts = source.names, reading.facts
+    sums.add_entries(odd.make_entries())
+    sums.add_entries(ranges_gone(names, facts))
+    sums.add_entries(out_of_turn(names, facts))
+    sums.add_entries(missing_rights(facts))
     stayed = [(key, reading.spans[key].end, target) for key, target in reading.hidden.items()]
-    found.add_all(open_transactions({*names.internal, names.outbox}, stayed))
+    sums.add_entries(open_transactions({*names.internal, names.outbox}, stayed))
     sums.add_records(facts)
     ends = {key: span.end for key, span in reading.spans.items() if key[0] == names.half and span.end > 0}
     emptied = ends if all(reading.starts[key] >= end for key, end in ends.items()) else {}
     if emptied:
         # No rule could judge one of them.
         sums.counts.update({("unjudged", kind, HALF_GONE): sum(emptied.values()) for kind in table.VIOLATIONS})
-    found.add_all(_blind(sums, emptied))
+    sums.add_entries(_blind(sums, emptied))
     if left_out := sums.counts[LEFT_OUT]:
-        found.add_all([Entry(findings.LEFT_OUT.name, f"{left_out:,} {findings.LEFT_OUT.means}")])
+        sums.add_entries([Entry(findings.LEFT_OUT.name, f"{left_out:,} {findings.LEFT_OUT.means}")])
     fates = sums.by_name("fate", table.FATES)
     return AuditReport(
         namespace=names.namespace,
         transactions=sum(fates.values()),
         fates=fates,
         pending_states=sums.by_name("pending", PENDING_STATES),
-        violations=_tally(found, table.VIOLATIONS, with_zeros=True),
-        findings=_tally(found, table.FINDINGS),
+        violations=sums.tally(table.VIOLATIONS, with_zeros=True),
+        findings=sums.tally(table.FINDINGS),
         rows=sums.by_name("row", STATES),
         delivered_more_than_once=sums.counts[DOUBLED],
         rolled_back_but_visible=sums.counts[ROLLED_BACK_BUT_VISIBLE],
@@ -188,20 +154,11 @@ def _blind(sums: Sums, emptied: Collection[TopicPartition]) -> list[Entry]:
     ]
 
 
-def _tally(found: Entries, kinds: Collection[str], *, with_zeros: bool = False) -> Tally:
-    by_kind = {kind: found.by_kind[kind] for kind in kinds if with_zeros or found.by_kind[kind]}
-    return Tally(by_kind, tuple(entry for kind in kinds for entry in found.listed.get(kind, ())))
-
-
 def _cuts(reading: Reading, before: Mapping[TopicPartition, int]) -> dict[str, dict[str, dict[str, int]]]:
     found: dict[str, dict[str, dict[str, int]]] = {}
     for key, span in sorted(reading.spans.items()):
-        offsets = {"start": span.start, "end": span.end}
-        if key in before:
-            offsets["before"] = before[key]
-        if key in reading.hidden:
-            offsets["target"] = reading.hidden[key]
-        found.setdefault(key[0], {})[str(key[1])] = offsets
+        offsets = {"start": span.start, "end": span.end, "before": before.get(key), "target": reading.hidden.get(key)}
+        found.setdefault(key[0], {})[str(key[1])] = {name: at for name, at in offsets.items() if at is not None}
     return found
 
 
@@ -212,10 +169,12 @@ EXPLAINED = 50
 def with_differences(settings: KafkaSettings, entries: Sequence[Entry]) -> list[Entry]:
     """The entries, the first of kind ALTERED with the differences, as far as their records can still be read."""
     found = list(entries)
-    for number, entry in enumerate(entries[:EXPLAINED]):
+    altered = [number for number, entry in enumerate(entries) if entry.kind == ALTERED.name]
+    for number in altered[:EXPLAINED]:
+        entry = entries[number]
         places = [at for at in entry.evidence if at.role in {"half", "copy"}]
         # With several copies it is unknown which one was altered.
-        if entry.kind != ALTERED.name or [at.role for at in places] != ["half", "copy"]:
+        if [at.role for at in places] != ["half", "copy"]:
             continue
         spans = {(at.topic, at.partition): Range(at.offset, at.offset + 1) for at in places}
         try:

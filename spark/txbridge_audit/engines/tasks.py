@@ -9,32 +9,29 @@ from __future__ import annotations
 import itertools
 import marshal
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 
-from txbridge.core.names import Names
-from txbridge_audit.engines import columns, records
-from txbridge_audit.engines.blocks import BlockCutter, MentionBlock, block_of, unpacked
+from txbridge.core.names import HALF_COORDINATES, OUTBOX_BATCH, Names
+from txbridge_audit.engines import columns
+from txbridge_audit.engines.blocks import MentionBlock, block_of, cut, unpacked
 from txbridge_audit.engines.columns import SCHEMAS
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.judge.verdict import judge
-from txbridge_audit.ledger.rows import row_of
-from txbridge_audit.ledger.schema import batches_of
-from txbridge_audit.protocol import client_records, worker_records
-from txbridge_audit.protocol.mentions import AsideMention, Mention, UnreadableMention, from_row, to_row
-from txbridge_audit.protocol.record import KafkaRecord
+from txbridge_audit.ledger.rows import batches_of, row_of
+from txbridge_audit.protocol import client_records, relay_records, worker_records
+from txbridge_audit.protocol.mentions import AsideMention, Mention, NamedMention, UnreadableMention, from_row, to_row
+from txbridge_audit.protocol.record import HIDDEN, KafkaRecord, records_of
 from txbridge_audit.protocol.relay_records import ProgressStep
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.entries import entry_of
-from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import LEFT_OUT, Contribution, contribution_of, most_listed
+from txbridge_audit.report.sums import LEFT_OUT, Sums, contribution_of
 
 #: What a row is: a mention of a transaction or of a relay's row; an odd record; a real topic that a message names; a
 #: checkpoint; a record of a relay's progress.
@@ -42,6 +39,8 @@ from txbridge_audit.report.sums import LEFT_OUT, Contribution, contribution_of, 
 MENTION, ODD, NAMED, CHECKPOINT, PROGRESS = "mention", "odd", "named", "checkpoint", "progress"
 #: Rows that only the driver needs, for the next cut.
 FOR_CUTS = frozenset({NAMED, CHECKPOINT, PROGRESS})
+#: Rows that the driver looks at.
+LOOKS = FOR_CUTS | {ODD}
 _KIND_OF: Mapping[str, type[Mention]] = {kind.__name__: kind for kind in SCHEMAS}
 #: `block` is -1 where a mention names no offset, and in rows that are no mention.
 ROWS = "what string, partition bigint, block bigint, row binary"
@@ -49,37 +48,83 @@ ROWS = "what string, partition bigint, block bigint, row binary"
 Told = tuple[str, int, int, bytes]
 _ROWS: Any = pa.schema([("what", pa.string()), ("partition", pa.int64()), ("block", pa.int64()), ("row", pa.binary())])
 
-#: What the tasks that judge send to the driver: a sort, its text, and how many are the same.
-ANSWERS = "what string, told binary, n bigint"
-ANCHOR, UNEXPLAINED, SUM, ENTRY, STRAY, OVERVIEW = "anchor", "unexplained", "sum", "entry", "stray", "overview"
-Answer = tuple[str, bytes, int]
+#: What a task sends to the driver: its answer, pickled.
+ANSWERS = "answer binary"
 #: Blocks, with the odd records among their rows.
-Blocks = Iterable[tuple[MentionBlock, list[bytes]]]
-_ANSWERS: Any = pa.schema([("what", pa.string()), ("told", pa.binary()), ("n", pa.int64())])
-
+Blocks = Iterable[tuple[MentionBlock, list[Mention]]]
 #: Rows of an Arrow batch that is made here.
 _BATCH = 1_000
+#: Lines of columns that are gathered before they are cut into blocks. Copies of many half partitions may lie in one
+#: real partition, and each piece costs as much as a hundred lines.
+_GATHERED = 50_000
 
 
 # Records to mentions
 
 
+def offset_mentions(
+    names: Names, checkpoints: dict[int, AuditCheckpoint], records: Iterable[KafkaRecord]
+) -> Iterator[Mention]:
+    """The parked entries of OFFSET. The last checkpoint of each partition goes into `checkpoints`.
+
+    A record of a worker whose version is not known is an UnreadableMention with that version.
+    """
+    ours = f"{names.half}@".encode()
+    for record in records:
+        if (record.key or b"").startswith(ours) and (version := worker_records.unknown_version(record)):
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, "a newer version", version)
+        told = worker_records.offset_mention(record, names)
+        if isinstance(told, AuditCheckpoint):
+            checkpoints[record.partition] = replace(told, follows=record.partition in checkpoints)
+        elif told is not None:
+            yield told
+
+
+def progress_mentions(
+    steps: list[ProgressStep], named: set[str], records: Iterable[KafkaRecord]
+) -> Iterator[NamedMention | UnreadableMention]:
+    """The rows that OUTBOX names. What it says of the batches goes into `steps`, and their real topics into `named`."""
+    for record in records:
+        told = relay_records.progress_of(record)
+        if isinstance(told, UnreadableMention):
+            yield told
+        else:
+            steps.append(told[0])
+            named.update(row.topic for row in told[1])
+            yield from told[1]
+
+
+def other_mentions(
+    names: Names, counts: Mapping[str, int], asides: SetAside, exactly: bool, records: Iterable[KafkaRecord]
+) -> Iterator[Mention]:
+    """The mentions of records of END, OP and real topics. See engines/gather.py for `counts` and `exactly`."""
+    for record in records:
+        if record.topic == names.end:
+            yield from asides.mentions_that_count(client_records.end_mentions(record, exactly=exactly))
+        elif record.topic == names.op:
+            yield from worker_records.outcome_mentions(record)
+        elif not record.has_headers:
+            # It may claim a half message. So it is not passed over without a word.
+            yield UnreadableMention(record.partition, None, record.offset, record.topic, HIDDEN)
+        elif HALF_COORDINATES in (text := record.texts()):
+            yield worker_records.copy_mention(record, text, counts[record.topic])
+        elif OUTBOX_BATCH in text:
+            yield relay_records.row_mention(record, text)
+
+
 def parsed(parse: Callable[[Iterable[Any]], Iterable[Told]], batches: Iterable[Any]) -> Iterator[Any]:
     """The records of Arrow batches as rows."""
-    return _in_batches(parse(batches), _ROWS)
-
-
-def answered(ask: Callable[[Blocks], Iterable[Answer]], batches: Iterable[Any]) -> Iterator[Any]:
-    """The answers to sorted batches of rows."""
-    return _in_batches(ask(blocks_of(rows_in(batches))), _ANSWERS)
-
-
-def _in_batches(rows: Iterable[tuple[Any, ...]], schema: Any) -> Iterator[Any]:
-    rest = iter(rows)
+    rest = iter(parse(batches))
     while some := list(itertools.islice(rest, _BATCH)):
         columns = (list(column) for column in zip(*some, strict=True))
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _ROWS, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_ROWS)
+
+
+def answered(ask: Callable[[Blocks], object], batches: Iterable[Any]) -> Iterator[Any]:
+    """The answer to sorted batches of rows, pickled."""
+    answer = pickle.dumps(ask(blocks_of(rows_in(batches))))
+    yield pa.RecordBatch.from_arrays([pa.array([answer], pa.binary())], ["answer"])
 
 
 def _told(names: Names, mentions: Iterable[Mention]) -> Iterator[Told]:
@@ -100,14 +145,18 @@ def _in_shape(
     read: Callable[[Iterable[KafkaRecord]], Iterable[Mention]],
 ) -> Iterator[Told]:
     """The pieces of the records that have a usual shape, and the mentions of the others."""
-    cutter = BlockCutter()
+    waiting: dict[type[Mention], list[Any]] = {}
     for topic, batch in columns.by_topic(batches):
         found, left = take(topic, batch)
         if found is not None:
-            yield from cutter.add_columns(*found)
+            kind, lines = found
+            waiting.setdefault(kind, []).append(lines)
+            if sum(map(len, waiting[kind])) >= _GATHERED:
+                yield from cut(kind, waiting.pop(kind))
         if left.any():
-            yield from _told(names, read(records.records_of([batch.filter(pa.array(left))])))
-    yield from cutter.cut_rest()
+            yield from _told(names, read(records_of([batch.filter(pa.array(left))])))
+    for kind, some in waiting.items():
+        yield from cut(kind, some)
 
 
 def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
@@ -129,7 +178,7 @@ def halves(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 
 def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     last: dict[int, AuditCheckpoint] = {}
-    yield from _told(names, records.offset_mentions(names, last, records.records_of(batches)))
+    yield from _told(names, offset_mentions(names, last, records_of(batches)))
     for partition, seen in last.items():
         values = [partition, seen.applied_to, seen.low, seen.applied_entry, seen.stamp, dict(seen.topics), seen.follows]
         yield CHECKPOINT, partition, -1, marshal.dumps(values)
@@ -138,13 +187,13 @@ def offsets(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
 def progress(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
     steps: list[ProgressStep] = []
     named: set[str] = set()
-    yield from _told(names, records.progress_mentions(steps, named, records.records_of(batches)))
+    yield from _told(names, progress_mentions(steps, named, records_of(batches)))
     yield from ((NAMED, 0, -1, marshal.dumps(topic)) for topic in named)
     yield from ((PROGRESS, 0, -1, marshal.dumps(tuple(step))) for step in steps)
 
 
 def discards(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, filter(None, map(worker_records.discard_mention, records.records_of(batches))))
+    return _told(names, filter(None, map(worker_records.discard_mention, records_of(batches))))
 
 
 def others(
@@ -155,11 +204,11 @@ def others(
             return columns.take_ends(asides, batch)
         return columns.take_outcomes(batch) if topic == names.op else columns.take_copies(counts[topic], batch)
 
-    return _in_shape(names, batches, take, partial(records.other_mentions, names, counts, asides, exactly))
+    return _in_shape(names, batches, take, partial(other_mentions, names, counts, asides, exactly))
 
 
 def checks(names: Names, batches: Iterable[Any]) -> Iterator[Told]:
-    return _told(names, filter(None, map(worker_records.check_mention, records.records_of(batches))))
+    return _told(names, filter(None, map(worker_records.check_mention, records_of(batches))))
 
 
 # Mentions to verdicts
@@ -177,8 +226,7 @@ def blocks_of(rows: Iterable[Told]) -> Blocks:
         by_what: dict[str, list[bytes]] = {}
         for what, _, _, packed in of_one:
             by_what.setdefault(what, []).append(packed)
-        odd = by_what.pop(ODD, [])
-        mentions = [from_row(marshal.loads(packed)) for packed in by_what.pop(MENTION, ())]
+        odd, mentions = ([from_row(marshal.loads(row)) for row in by_what.pop(what, ())] for what in (ODD, MENTION))
         found = {
             _KIND_OF[what]: [unpacked(_KIND_OF[what], piece) for piece in there] for what, there in by_what.items()
         }
@@ -193,55 +241,40 @@ def mentions_in(what: str, packed: bytes) -> list[Mention]:
     return [kind(**line) for line in unpacked(kind, packed).to_pylist()]
 
 
-def evidence_of(blocks: Blocks) -> Iterator[Answer]:
-    evidence = Evidence()
+def evidence_of(blocks: Blocks) -> tuple[Evidence, list[Mention]]:
+    """The evidence, and the odd records."""
+    evidence, found = Evidence(), list[Mention]()
     for block, odd in blocks:
-        yield from ((ODD, packed, 1) for packed in odd)
+        found += odd
         block.plain.add_evidence(evidence)
         for transaction in block.other_transactions():
             evidence.see_transaction(transaction)
-            yield from ((ODD, marshal.dumps(to_row(half)), 1) for half in transaction.halves if half.fault is not None)
-    for place, anchors in evidence.anchors.items():
-        yield from ((ANCHOR, marshal.dumps([place, anchor]), 1) for anchor in anchors)
-    for (partition, identity), halves in evidence.unexplained.items():
-        yield from ((UNEXPLAINED, marshal.dumps([partition, identity, half]), 1) for half in halves)
+            found += [half for half in transaction.halves if half.fault is not None]
+    return evidence, found
 
 
-def verdicts_on(
-    names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, blocks: Blocks
-) -> Iterator[Answer]:
-    sums: Counter[Contribution] = Counter()
-    listed: Counter[str] = Counter()
-    overview = OverviewSums()
+def verdicts_on(names: Names, facts: Facts, selection: AuditSelection, with_overview: bool, blocks: Blocks) -> Sums:
+    sums = Sums(names)
     for block, _ in blocks:
-        yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in block.find_strays(facts))
+        sums.strays += block.find_strays(facts)
         for lines in block.plain.group_alike(facts, selection):
             # One of them speaks for all: of plain ones there is nothing to list.
             verdict = judge(block.plain.make_transaction(lines[0]), facts)
             if selection.takes(verdict.case.message):
-                sums[contribution_of(verdict)] += len(lines)
+                sums.count_alike(contribution_of(verdict), len(lines))
                 if with_overview:
-                    overview.take_alike(verdict, *block.plain.times_of(lines))
+                    sums.overview.take_alike(verdict, *block.plain.times_of(lines))
         for transaction in block.other_transactions():
             verdict = judge(transaction, facts)
-            yield from ((STRAY, marshal.dumps(to_row(copy)), 1) for copy in verdict.case.strays)
+            sums.strays += verdict.case.strays
             message = verdict.case.message
-            if not selection.takes(message):
-                if message is not None and selection.leaves_out(message):
-                    sums[LEFT_OUT,] += 1
-                continue
-            if with_overview:
-                overview.take_verdict(verdict)
-            sums[contribution_of(verdict)] += 1
-            for kind in verdict.kinds:
-                listed[kind] += 1
-                if listed[kind] <= most_listed(kind):
-                    partition, half = verdict.key
-                    entry = kind, partition, -1 if half is None else half, entry_of(names, verdict, kind)
-                    yield ENTRY, pickle.dumps(entry), 1
-    yield from ((SUM, marshal.dumps(told), number) for told, number in sums.items())
-    if with_overview:
-        yield OVERVIEW, pickle.dumps(overview), 1
+            if selection.takes(message):
+                sums.take_verdict(verdict)
+                if with_overview:
+                    sums.overview.take_verdict(verdict)
+            elif message is not None and selection.leaves_out(message):
+                sums.counts[LEFT_OUT] += 1
+    return sums
 
 
 def ledger_rows(facts: Facts, selection: AuditSelection, blocks: Blocks) -> Iterator[Any]:

@@ -21,10 +21,10 @@ from txbridge_audit.cluster.cuts import ranges
 from txbridge_audit.cluster.kafka_admin import AuditedCluster, kind_of, partitions_of
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.reader import read
-from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.protocol.record import records_of
+from txbridge_audit.report.entries import Entry
 
 #: Version of the records. It is raised when a key changes its meaning or is removed.
 FORMAT = 1
@@ -104,15 +104,12 @@ class Alarms:
 
     def _explain_error(self, error: Exception) -> CouldNotAuditError:
         first = error.args[0] if error.args else error
-        reason = self._name_right(first).str() if isinstance(first, KafkaError) else str(first)
-        kind = kind_of(first) if isinstance(first, KafkaError) else CouldNotAuditError
+        reason, kind = str(first), CouldNotAuditError
+        if isinstance(first, KafkaError):
+            is_about_id = first.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            what = f"transactional id {self._topic}-{self._audit}" if is_about_id else f"topic {self._topic}"
+            reason, kind = named(first, "WRITE", what).str(), kind_of(first)
         return kind(
             f"violations cannot be written to {self._topic} ({reason}): check that it is up, and that no other audit "
             "follows this ledger"
         )
-
-    def _name_right(self, error: KafkaError) -> KafkaError:
-        """The error, which names the missing right if there is one."""
-        if error.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            return named(error, "WRITE", f"transactional id {self._topic}-{self._audit}")
-        return named(error, "WRITE", f"topic {self._topic}")

@@ -52,13 +52,11 @@ class DeliveredCase:
 
     @lazy
     def message(self) -> HalfMention | None:
-        """The half message if it is valid. Only then there is a transaction, with a fate."""
-        return None if self.is_set_aside else self.own
+        """The half message if it is valid. Only then there is a transaction, with a fate.
 
-    @lazy
-    def is_set_aside(self) -> bool:
-        """Whether the worker has found it malformed, or to be a copy."""
-        return bool(self.transaction.asides)
+        It is not if the worker has found it malformed, or to be a copy.
+        """
+        return None if self.transaction.asides else self.own
 
     @property
     def is_several(self) -> bool:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Self
 
 from txbridge_audit.judge.delivered import DeliveredCase
 from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
@@ -78,6 +79,14 @@ class Evidence:
             there.append(anchor)
             there.sort()
             del there[ENOUGH:]
+
+    def __iadd__(self, others: Evidence) -> Self:
+        for place, anchors in others.anchors.items():
+            for anchor in anchors:
+                self.add_anchor(place, anchor)
+        for identity, halves in others.unexplained.items():
+            self.unexplained.setdefault(identity, set()).update(halves)
+        return self
 
     def find_proofs(self, truncated: Collection[TopicPartition]) -> dict[tuple[int, str], LossProof]:
         """See Facts.proofs. `truncated` names the partitions of real topics whose log start is not 0."""

@@ -18,6 +18,7 @@ from txbridge_audit.protocol.mentions import (
     OutcomeMention,
     ParkedMention,
     RowMention,
+    UnreadableMention,
 )
 
 
@@ -92,10 +93,9 @@ class SetAside:
         if aside.first is not None:
             self.firsts[place] = min(aside.first, self.firsts.get(place, aside.first))
 
-    def entries_that_count(self, entries: Iterable[EndMention]) -> Iterable[EndMention]:
-        """The entries that count, at the coordinates of the half message that they decide."""
-        for entry in entries:
-            if (entry.partition, entry.at) in self.ends:
-                continue
-            first = None if entry.half is None else self.firsts.get((entry.partition, entry.half))
-            yield entry if first is None else replace(entry, half=first)
+    def mentions_that_count(self, mentions: Iterable[EndMention | UnreadableMention]) -> Iterable[Mention]:
+        """The entries that count, at the coordinates of the half message that they decide; and what cannot be read."""
+        for mention in mentions:
+            first = None if mention.half is None else self.firsts.get((mention.partition, mention.half))
+            if isinstance(mention, UnreadableMention) or (mention.partition, mention.at) not in self.ends:
+                yield mention if first is None else replace(mention, half=first)

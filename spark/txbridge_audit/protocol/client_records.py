@@ -7,7 +7,7 @@ remark, are no fault. The discard topic tells which records the worker has found
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 from txbridge.core import names as headers
@@ -198,7 +198,7 @@ def _is_forbidden(topic: str) -> bool:
     )
 
 
-def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMention] | UnreadableMention:
+def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> Sequence[EndMention | UnreadableMention]:
     """The entries of a record of END, or the mention of a record that cannot be read.
 
     With `exactly` breaches that only the worker looks for are faults, too. That is for a discard topic that no longer
@@ -211,7 +211,7 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> list[EndMenti
     if fault is None and exactly:
         fault = _exact_fault(record, lines, text.get(headers.REPLY) if source in COMMANDS else None)
     if fault is not None or group is None or source is None:
-        return UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")
+        return [UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")]
     if source == "find":
         # A question. Its offset says how far to read, and names no transaction.
         return []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from txbridge.core import names
 
@@ -25,7 +25,7 @@ HeaderTexts = Mapping[str, str | None]
 _OURS = names.HALF_HEADERS | {
     *(names.SOURCE, names.CLIENT_ID, names.CHECK_TIMES, names.TAGS, names.OUTCOME, names.ENDS_APPLIED, names.DELIVERED),
     *(names.HALF_COORDINATES, names.MESSAGE_NUMBER, names.END_POSITION, names.REASON, names.ERROR, names.RECORD_SOURCE),
-    names.OUTBOX_BATCH,
+    *(names.OUTBOX_BATCH, names.REPLY),
 }
 
 
@@ -69,3 +69,18 @@ def coordinates_of(text: str | None) -> tuple[int, int] | tuple[None, None]:
     """Partition and offset of `<partition>:<offset>`; twice None if it cannot be read."""
     found = None if text is None else _COORDINATES.fullmatch(text)
     return (int(found[1]), int(found[2])) if found else (None, None)
+
+
+#: Columns of a raw record (cluster/reader.py).
+RAW = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+
+
+def records_of(batches: Iterable[Any]) -> Iterator[KafkaRecord]:
+    """The records of Arrow batches with the columns of Kafka's source in Spark, the timestamp in ms."""
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in RAW)
+        for topic, partition, offset, timestamp, kind, key, value, headers in zip(*columns, strict=True):
+            pairs = [(header["key"], header["value"]) for header in headers or ()]
+            if not (is_read := not any(HIDDEN_NAME in name for name, _ in pairs)):
+                pairs.clear()
+            yield KafkaRecord(topic, partition, offset, timestamp, kind == 0, key, value, pairs, is_read)

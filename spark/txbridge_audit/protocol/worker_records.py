@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -39,16 +39,15 @@ _ADDED = frozenset({headers.UNIQ_KEY, headers.HALF_COORDINATES, headers.MESSAGE_
 # OP
 
 
-def outcome_mentions(record: KafkaRecord) -> list[OutcomeMention] | UnreadableMention:
+def outcome_mentions(record: KafkaRecord) -> Sequence[OutcomeMention | UnreadableMention]:
     """The half messages that a record of OP names, or the mention of a record that cannot be read."""
     text = record.texts()
     outcome = text.get(headers.OUTCOME)
     value = None if record.value is None else record.value.decode("utf-8", "replace")
     fault = _fault_of_op(text, outcome, value)
     if fault is not None or outcome is None or value is None:
-        return UnreadableMention(
-            record.partition, None, record.offset, record.topic, fault or "", unknown_version(record)
-        )
+        version = unknown_version(record)
+        return [UnreadableMention(record.partition, None, record.offset, record.topic, fault or "", version)]
     ends = _ENDS.fullmatch(text.get(headers.ENDS_APPLIED) or "") if outcome == "commit" else None
     since, until = (position_of(int(ends[at]), int(ends[at + 1])) if ends else None for at in (1, 3))
     return [

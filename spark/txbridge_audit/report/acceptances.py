@@ -15,9 +15,8 @@ from dataclasses import replace
 from txbridge.text import one_line, plain
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.table import KINDS, VIOLATIONS
-from txbridge_audit.report.entry import Acceptance, Entry
-from txbridge_audit.report.meaning import readable_time, rule_of
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.entries import Acceptance, Entry
+from txbridge_audit.report.model import AuditReport, readable_time, rule_of
 
 #: A spreadsheet takes a cell that begins so for a formula, and formulas can send what other cells hold.
 _FORMULA = frozenset("=+-@")

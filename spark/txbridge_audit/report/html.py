@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from txbridge.text import counted, one_line
 from txbridge_audit.judge import lacking, table
 from txbridge_audit.judge.findings import BLIND, BY_HAND
-from txbridge_audit.report.meaning import accepted, advice, readable_time, rule_of, some_of_each
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, accepted, advice, readable_time, rule_of, some_of_each
 from txbridge_audit.report.overview import QUANTILES, AuditOverview, Latency
 
 #: Number of violations of each kind that are shown. A phone must open the page at once.

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from txbridge.core.names import short_id
 from txbridge_audit.judge import fates
@@ -140,8 +140,7 @@ class OverviewSums:
             discarded=len(born) if verdict.fate == fates.DISCARDED.name else 0,
         )
 
-    def add_sums(self, others: OverviewSums) -> None:
-        """Add the sums of other verdicts."""
+    def __iadd__(self, others: OverviewSums) -> Self:
         self._widen(max(self.interval, others.interval))
         others._widen(self.interval)
         self.births.update(others.births)
@@ -150,6 +149,7 @@ class OverviewSums:
         for group, counts in others.groups.items():
             self.groups.setdefault(group, Counter()).update(counts)
         self.waiting = sorted([*self.waiting, *others.waiting])[:OLDEST]
+        return self
 
     def overview(self) -> AuditOverview:
         """The overview of all verdicts that were added."""

@@ -7,21 +7,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
+from typing import Self
 
 from txbridge.core.names import Names
+from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import Facts
 from txbridge_audit.judge.fates import ABANDONED, CANCELLED
 from txbridge_audit.judge.findings import BLIND, COPY, MALFORMED, UNREADABLE_OP
 from txbridge_audit.judge.lacking import BY_DESIGN, HALF_GONE
 from txbridge_audit.judge.verdict import Verdict
-from txbridge_audit.protocol.mentions import ROLLBACK, AsideMention, CopyMention, HalfMention, UnreadableMention
+from txbridge_audit.protocol.mentions import (
+    ROLLBACK,
+    AsideMention,
+    CopyMention,
+    HalfMention,
+    Mention,
+    UnreadableMention,
+)
 from txbridge_audit.protocol.record import HIDDEN
-from txbridge_audit.report.entries import stray_entry
-from txbridge_audit.report.entry import Entry, Place
+from txbridge_audit.report.entries import Entry, Place, Tally, entry_of, stray_entry
+from txbridge_audit.report.overview import OverviewSums
 
 #: Entries listed of each kind (the counts are exact): enough to act on, little enough for any terminal or mail.
 VIOLATIONS_LISTED, FINDINGS_LISTED = 10_000, 1_000
@@ -32,34 +42,13 @@ def most_listed(kind: str) -> int:
     return VIOLATIONS_LISTED if kind in table.VIOLATIONS else FINDINGS_LISTED
 
 
-@dataclass(slots=True)
-class Entries:
-    """Violations or findings: how many of each kind, and the first ones."""
-
-    by_kind: Counter[str] = field(default_factory=Counter)
-    listed: dict[str, list[Entry]] = field(default_factory=dict)
-
-    def add_made(self, kind: str, make: Callable[[], Entry]) -> None:
-        """Count an entry. It is made and listed if there is room."""
-        self.by_kind[kind] += 1
-        if len(self.listed.get(kind, ())) < most_listed(kind):
-            self.list_entry(make())
-
-    def list_entry(self, entry: Entry) -> None:
-        """List a counted entry if there is room."""
-        there = self.listed.setdefault(entry.kind, [])
-        if len(there) < most_listed(entry.kind):
-            there.append(entry)
-
-    def add_all(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self.add_made(entry.kind, lambda made=entry: made)  # type: ignore[misc]
-
-
 #: Name of a counter: what is counted, and of which kind.
 CounterName = tuple[str, ...]
 #: The counters that one verdict adds 1 to. Millions of transactions share some dozens.
 Contribution = tuple[CounterName, ...]
+#: Half partition and offset: the order of entries. Those of no transaction come behind, as they were added.
+Order = tuple[int, int]
+_BEHIND = 2**63, 0
 
 
 def contribution_of(verdict: Verdict) -> Contribution:
@@ -101,19 +90,55 @@ def from_json(text: str) -> Contribution:
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over verdicts."""
+    """Sums over the verdicts of a task, of all tasks, or of all steps. Those of different verdicts can be added."""
 
     names: Names
     counts: Counter[CounterName] = field(default_factory=Counter)
-    entries: Entries = field(default_factory=Entries)
+    #: By kind, the first entries that each task has met.
+    listed: dict[str, list[tuple[Order, Entry]]] = field(default_factory=dict)
+    #: Visible records that match no half message, before they are labelled.
+    strays: list[CopyMention] = field(default_factory=list)
+    #: Empty unless somebody asked for it.
+    overview: OverviewSums = field(default_factory=OverviewSums)
+
+    def __iadd__(self, others: Sums) -> Self:
+        self.counts.update(others.counts)
+        for kind, entries in others.listed.items():
+            self.listed.setdefault(kind, []).extend(entries)
+        self.strays += others.strays
+        self.overview += others.overview
+        return self
 
     def count_alike(self, told: Contribution, number: int = 1) -> None:
         """Add the contribution of so many verdicts."""
         for name in told:
-            if name[0] == "kind":
-                self.entries.by_kind[name[1]] += number
-            else:
-                self.counts[name] += number
+            self.counts[name] += number
+
+    def take_verdict(self, verdict: Verdict) -> None:
+        """Add a verdict with its entries."""
+        self.count_alike(contribution_of(verdict))
+        partition, half = verdict.key
+        for kind in verdict.kinds:
+            order = partition, -1 if half is None else half
+            self.list_entry(kind, partial(entry_of, self.names, verdict, kind), order)
+
+    def list_entry(self, kind: str, make: Callable[[], Entry], order: Order = _BEHIND) -> None:
+        """List a counted entry. It is made if there is room."""
+        there = self.listed.setdefault(kind, [])
+        if len(there) < most_listed(kind):
+            there.append((order, make()))
+
+    def add_entries(self, entries: Iterable[Entry]) -> None:
+        """Count and list entries that belong to no transaction."""
+        for entry in entries:
+            self.counts["kind", entry.kind] += 1
+            self.list_entry(entry.kind, lambda made=entry: made)  # type: ignore[misc]
+
+    def tally(self, kinds: Collection[str], *, with_zeros: bool = False) -> Tally:
+        """The numbers and the first entries of these kinds."""
+        by_kind = {kind: self.counts["kind", kind] for kind in kinds if with_zeros or self.counts["kind", kind]}
+        listed = (sorted(self.listed.get(kind, ()), key=itemgetter(0))[: most_listed(kind)] for kind in kinds)
+        return Tally(by_kind, tuple(entry for some in listed for _, entry in some))
 
     def by_name(self, what: str, names: Iterable[str]) -> dict[str, int]:
         """The counts of one sort."""
@@ -122,13 +147,14 @@ class Sums:
     def add_strays(self, strays: Iterable[tuple[CopyMention, str]]) -> None:
         """Add visible records that match no half message, with their kinds."""
         for copy, kind in strays:
-            self.entries.add_made(kind, partial(stray_entry, self.names, copy, kind))
+            self.counts["kind", kind] += 1
+            self.list_entry(kind, partial(stray_entry, self.names, copy, kind))
 
     def add_records(self, facts: Facts) -> None:
         """Add what has no transaction to the reach of the rules: visible records, and entries of half messages gone."""
         # LEAKED asks about every visible transaction, whether it can judge it or not.
         visible = sum(n for (_, *of), n in self.counts.items() if of[:1] == ["LEAKED"])
-        gone = self.entries.by_kind[HALF_GONE] + self.entries.by_kind["HALF_GONE_ELSEWHERE"]
+        gone = self.counts["kind", HALF_GONE] + self.counts["kind", "HALF_GONE_ELSEWHERE"]
         for kind in ("PHANTOM", "ALTERED"):
             # The records of visible transactions were judged. There are hardly more records than transactions.
             self.counts["judged", kind] += visible
@@ -165,38 +191,40 @@ class OddRecords:
     names: Names
     faults: dict[tuple[str, int, int], str] = field(default_factory=dict)
     asides: dict[tuple[str, int, int], list[AsideMention]] = field(default_factory=dict)
-    unreadable_op: list[UnreadableMention] = field(default_factory=list)
 
-    def add_record(self, mention: HalfMention | UnreadableMention | AsideMention) -> None:
-        """Take a half message that may have a fault, a record that cannot be read, or one of the discard topic."""
+    def add_record(self, mention: Mention) -> None:
+        """Take a record if it is odd: any mention may be given.
+
+        Raises CouldNotAuditError for one that only workers write, of another version of the protocol.
+        """
         if isinstance(mention, AsideMention):
             self.asides.setdefault((mention.source_topic, mention.partition, mention.half), []).append(mention)
-        elif isinstance(mention, HalfMention):
-            if mention.fault is not None:
-                self.faults[self.names.half, mention.partition, mention.half] = mention.fault
-        elif mention.topic == self.names.op:
-            self.unreadable_op.append(mention)
-        else:
+        elif isinstance(mention, HalfMention) and mention.fault is not None:
+            self.faults[self.names.half, mention.partition, mention.half] = mention.fault
+        elif isinstance(mention, UnreadableMention):
+            if mention.version is not None:
+                raise CouldNotAuditError(
+                    f"{mention.topic}/{mention.partition}@{mention.at} has TXB_V={mention.version[:20]}, which this "
+                    "audit does not know: a newer worker wrote it, and its meaning for the verdict is not known; use "
+                    "the audit of that version"
+                )
             self.faults[mention.topic, mention.partition, mention.at] = mention.fault
 
     def make_entries(self) -> Iterable[Entry]:
         """The findings."""
         # A record of the discard topic that no worker wrote may name any topic: its role is "record".
-        roles = {self.names.half: "half", self.names.end: "end"}
+        roles = {self.names.half: "half", self.names.end: "end", self.names.op: "op"}
         for place in sorted(self.faults.keys() | self.asides.keys()):
             asides = self.asides.get(place, [])
             told = next((aside.error for aside in asides if aside.error is not None), None)
             aside = min(((aside.place, aside.at) for aside in asides), default=None)
-            hidden = BLIND.name if self.faults.get(place) == HIDDEN else MALFORMED.name
+            kind = UNREADABLE_OP if place[0] == self.names.op and place in self.faults else MALFORMED
+            kind = BLIND if self.faults.get(place) == HIDDEN else kind
             yield Entry(
-                COPY.name if any(aside.is_copy for aside in asides) else hidden,
+                COPY.name if any(aside.is_copy for aside in asides) else kind.name,
                 told or self.faults.get(place) or "set aside by the worker",
                 evidence=(
                     Place(roles.get(place[0], "record"), *place),
                     *(() if aside is None else (Place("discard", self.names.discard, *aside),)),
                 ),
-            )
-        for mention in sorted(self.unreadable_op, key=lambda mention: (mention.partition, mention.at)):
-            yield Entry(
-                UNREADABLE_OP.name, mention.fault, evidence=(Place("op", self.names.op, mention.partition, mention.at),)
             )

@@ -12,9 +12,8 @@ from txbridge.text import counted, one_line
 from txbridge_audit.judge import lacking
 from txbridge_audit.judge.findings import BLIND
 from txbridge_audit.judge.table import FATES, KINDS, VIOLATIONS
-from txbridge_audit.report.entry import Place, Tally
-from txbridge_audit.report.meaning import accepted, advice, readable_time, rule_of, some_of_each
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.entries import Place, Tally
+from txbridge_audit.report.model import AuditReport, accepted, advice, readable_time, rule_of, some_of_each
 
 #: Number of violations of each kind that are shown with evidence. The JSON form has more.
 SHOWN = 5

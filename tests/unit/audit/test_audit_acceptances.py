@@ -14,7 +14,7 @@ from txbridge_audit.cluster.plan import past_audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.table import FATES, VIOLATIONS
 from txbridge_audit.report.acceptances import csv_of, read_acceptances
-from txbridge_audit.report.entry import Entry, Place, Tally
+from txbridge_audit.report.entries import Entry, Place, Tally
 from txbridge_audit.report.model import AuditReport
 from txbridge_audit.report.overview import AuditOverview
 

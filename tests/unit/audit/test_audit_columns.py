@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import marshal
-import pickle
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
@@ -16,16 +15,15 @@ from hypothesis import strategies as st
 from txbridge_audit.cluster.reader import RAW
 from txbridge_audit.engines import blocks, tasks
 from txbridge_audit.engines.columns import SCHEMAS, hash_keys
-from txbridge_audit.engines.records import other_mentions
-from txbridge_audit.engines.tasks import Told
+from txbridge_audit.engines.tasks import Told, other_mentions
+from txbridge_audit.judge import table
 from txbridge_audit.judge.evidence import Evidence
 from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.judge.transaction import SetAside
 from txbridge_audit.protocol.client_records import half_mention
 from txbridge_audit.protocol.mentions import AsideMention, from_row
 from txbridge_audit.protocol.record import KafkaRecord
-from txbridge_audit.report.overview import OverviewSums
-from txbridge_audit.report.sums import LEFT_OUT, Contribution, contribution_of
+from txbridge_audit.report.sums import LEFT_OUT, Sums
 
 from tests.support.audit_cases import plant
 from tests.support.audit_judged import BORN, COUNTS, Judged, MemoryLog
@@ -76,41 +74,23 @@ def assert_agree(log: MemoryLog, facts: Facts, selection: AuditSelection | None 
     evidence = Evidence()
     for transaction in (verdict.case.transaction for verdict in judged.verdicts):
         evidence.see_transaction(transaction)
-    anchors: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
-    for what, packed, _ in tasks.evidence_of(tasks.blocks_of(rows)):
-        if what == tasks.ANCHOR:
-            place, anchor = marshal.loads(packed)
-            anchors.setdefault(tuple(place), []).append(tuple(anchor))
-    assert anchors == evidence.anchors
+    found, _ = tasks.evidence_of(tasks.blocks_of(rows))
+    assert found == evidence
 
-    taken = [verdict for verdict in judged.verdicts if selection.takes(verdict.case.message)]
-    sums: Counter[Contribution] = Counter()
-    overview = OverviewSums()
-    strays, listed = [], []
-    for what, packed, number in tasks.verdicts_on(log.names, judged.facts, selection, True, tasks.blocks_of(rows)):
-        if what == tasks.SUM:
-            sums[marshal.loads(packed)] += number
-        elif what == tasks.STRAY:
-            strays.append(repr(from_row(marshal.loads(packed))))
-        elif what == tasks.ENTRY:
-            listed.append(pickle.loads(packed)[:3])
-        else:
-            overview.add_sums(pickle.loads(packed))
-    messages = [verdict.case.message for verdict in judged.verdicts]
-    left_out = sum(message is not None and selection.leaves_out(message) for message in messages)
-    assert sums.pop((LEFT_OUT,), 0) == left_out
-    # Where there is no half message, mostly nothing is counted.
-    assert Counter({told: n for told, n in sums.items() if told}) == Counter(filter(None, map(contribution_of, taken)))
-    assert Counter(strays) == Counter(repr(copy) for verdict in judged.verdicts for copy in verdict.case.strays)
-    assert Counter(listed) == Counter(
-        (kind, verdict.key[0], -1 if verdict.key[1] is None else verdict.key[1])
-        for verdict in taken
-        for kind in verdict.kinds
-    )
-    whole = OverviewSums()
-    for verdict in taken:
-        whole.take_verdict(verdict)
-    assert overview.overview() == whole.overview()
+    sums = tasks.verdicts_on(log.names, judged.facts, selection, True, tasks.blocks_of(rows))
+    whole = Sums(log.names)
+    for verdict in judged.verdicts:
+        whole.strays += verdict.case.strays
+        message = verdict.case.message
+        if selection.takes(message):
+            whole.take_verdict(verdict)
+            whole.overview.take_verdict(verdict)
+        elif message is not None and selection.leaves_out(message):
+            whole.counts[LEFT_OUT] += 1
+    assert sums.counts == whole.counts
+    assert Counter(map(repr, sums.strays)) == Counter(map(repr, whole.strays))
+    assert sums.tally(table.KINDS) == whole.tally(table.KINDS)
+    assert sums.overview.overview() == whole.overview.overview()
     plain = sum(len(block.plain.halves) for block, _ in tasks.blocks_of(rows))
     return plain, len(judged.verdicts)
 

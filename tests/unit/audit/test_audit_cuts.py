@@ -29,9 +29,8 @@ from txbridge_audit.judge.fates import PENDING_STATES
 from txbridge_audit.judge.table import FATES, FINDINGS, VIOLATIONS
 from txbridge_audit.ledger.place import continued_folder
 from txbridge_audit.protocol.record import KafkaRecord
-from txbridge_audit.report.entry import Entry, Place, Tally
-from txbridge_audit.report.meaning import rule_of
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.entries import Entry, Place, Tally
+from txbridge_audit.report.model import AuditReport, rule_of
 from txbridge_audit.report.terminal import print_report
 
 A, B = ("orders", 0), ("orders", 1)

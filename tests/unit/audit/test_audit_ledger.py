@@ -154,7 +154,7 @@ def test_messages_that_wait_are_told_with_the_next_time() -> None:
     sums.take_verdict(Judged(log, facts).of(half))
     [waits] = sums.overview().oldest_pending
     assert waits.state == "scheduled: 2 of 3 messages, the next at 2023-11-14T23:13:20.000Z"
-    overdue = Judged(log, log.facts()).sums.entries.listed["OVERDUE"]
+    overdue = Judged(log, log.facts()).sums.tally(["OVERDUE"]).listed
     assert [entry.says for entry in overdue] == [
         "scheduled, and not delivered though its time has come: 2 of 3 messages, the next at 2023-11-14T23:13:20.000Z"
     ]
@@ -177,7 +177,7 @@ def test_the_overview_of_all_cases(planted: tuple[MemoryLog, dict[str, Half | No
     first, second = OverviewSums(), OverviewSums()
     for number, verdict in enumerate(judged.verdicts):
         (first if number % 2 else second).take_verdict(verdict)
-    first.add_sums(second)
+    first += second
     assert first.overview() == overview
     places = [(waits.born, waits.partition, waits.half) for waits in overview.oldest_pending]
     assert places == sorted(places)

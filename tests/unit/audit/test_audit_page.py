@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from txbridge_audit.judge.table import VIOLATIONS
-from txbridge_audit.report.entry import Entry, Place, Tally
+from txbridge_audit.report.entries import Entry, Place, Tally
 from txbridge_audit.report.html import duration, html, write_prometheus
-from txbridge_audit.report.meaning import rule_of
-from txbridge_audit.report.model import AuditReport
+from txbridge_audit.report.model import AuditReport, rule_of
 from txbridge_audit.report.overview import AuditOverview, GroupOverview, Latency, Waiting
 
 from tests.unit.audit import test_audit_cuts

@@ -16,8 +16,7 @@ from txbridge_audit.engines.local.steps import LocalSteps
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import TopicPartition
 from txbridge_audit.ledger.place import claim_folder, prepare_folder, write_summary
-from txbridge_audit.ledger.rows import phantom_row
-from txbridge_audit.ledger.schema import batches_of, write_batches
+from txbridge_audit.ledger.rows import batches_of, phantom_row, write_batches
 from txbridge_audit.protocol.mentions import CopyMention
 
 from txbridge.core.names import Names

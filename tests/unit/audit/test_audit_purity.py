@@ -26,7 +26,7 @@ def loaded_by(statements: str, *path: str) -> set[str]:
 
 def test_the_judge_needs_nothing_but_python() -> None:
     rooms = ("protocol.client_records", "protocol.worker_records", "judge.verdict", "judge.evidence", "judge.strays")
-    reports = ("report.sums", "report.entries", "ledger.rows")
+    reports = ("report.sums", "report.entries")
     imports = "\n".join(f"import txbridge_audit.{room}" for room in (*rooms, *reports))
     loaded = loaded_by(imports, str(ROOT), str(ROOT / "spark"))
     others = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)

@@ -13,9 +13,9 @@ from txbridge_audit.cluster import reader
 from txbridge_audit.cluster.cuts import Range
 from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.engines.other_namespaces import parts_of
-from txbridge_audit.engines.records import records_of
 from txbridge_audit.errors import CouldNotAuditError, ElectionError
 from txbridge_audit.ledger.place import local_folder, resolved
+from txbridge_audit.protocol.record import records_of
 
 A, B = ("orders", 0), ("orders", 1)
 

@@ -105,7 +105,7 @@ def test_evidence_names_every_record() -> None:
     half = log.half()
     first, second = log.end(half, ROLLBACK), log.end(half, COMMIT)
     copy = log.deliver(half)
-    [entry] = Judged(log, log.facts()).sums.entries.listed["WRONG_WINNER"]
+    [(_, entry)] = Judged(log, log.facts()).sums.listed["WRONG_WINNER"]
     names = log.names
     assert [dataclasses.astuple(place) for place in entry.evidence] == [
         ("half", names.half, PLAIN, half.offset),
@@ -122,7 +122,7 @@ def test_evidence_names_every_record() -> None:
 def test_worker_says_what_is_wrong_with_a_malformed_record(planted: tuple[dict[str, Half | None], Judged]) -> None:
     _, judged = planted
     said = Counter(entry.says for entry in judged.odd.make_entries())
-    assert said["no good"] == 15
+    assert said["no good"] == 16
     assert said["TXB_V is not 1"] == said["TRAN_MSG is not true"] == 1
     assert said["REAL_TOPIC is forbidden"] == 4
     assert said["an entry cannot be read"] == 1
@@ -455,6 +455,14 @@ def without(log: MemoryLog, name: str, **gone: object) -> tuple[MemoryLog, Facts
 
 def keys_of(log: MemoryLog) -> set[bytes]:
     return {log.names.checkpoint_key(p) for p in BOTH}
+
+
+def test_ends_are_read_as_strictly_as_by_the_worker_where_its_word_is_gone() -> None:
+    log = MemoryLog()
+    half = CASES["ends_that_only_the_worker_finds_malformed"].plant(log)
+    judged = Judged(*without(log, log.names.discard))
+    assert half is not None
+    assert judged.of(half).kinds == ()
 
 
 TAKEN_AWAY = {

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 from txbridge_audit.errors import CouldNotAuditError
-from txbridge_audit.report.entry import Entry, Place
+from txbridge_audit.report.entries import Entry, Place
 from txbridge_audit.report.model import AuditStep
 from typer.testing import CliRunner
 

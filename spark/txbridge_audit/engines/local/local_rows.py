@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
@@ -20,8 +20,7 @@ from txbridge_audit.engines.run import audit
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge.facts import AuditSelection, Facts
 from txbridge_audit.ledger.place import claim_folder, write_summary
-from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import batches_of, write_batches
+from txbridge_audit.ledger.rows import LedgerRow, batches_of, write_batches
 from txbridge_audit.report.model import AuditReport
 
 #: MiB of rows that are kept in memory, unless the user says otherwise.
@@ -30,6 +29,7 @@ MEMORY = 256
 _OF_A_ROW = 180
 #: Half partition and number of the block.
 _Place = tuple[int, int]
+_A = TypeVar("_A")
 
 
 class LocalReader(ABC):
@@ -39,12 +39,12 @@ class LocalReader(ABC):
         self._settings = settings
 
     def take_rows(
-        self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
+        self, spans: Spans, task: Task, *, at_once: bool, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
         """See RowReader."""
         found = []
         for row in task(read(self._settings, spans, committed=committed, may_vanish=may_vanish)):
-            if row[0] in looks:
+            if at_once and row[0] in tasks.LOOKS:
                 found.append((row[0], row[-1]))
             if row[0] not in tasks.FOR_CUTS:
                 self._keep_row(*row)
@@ -84,9 +84,9 @@ class LocalRows(LocalReader):
         self._rows.clear()
         self._size = 0
 
-    def ask_tasks(self, ask: Callable[[tasks.Blocks], Iterable[tasks.Answer]]) -> Iterable[tasks.Answer]:
+    def ask_tasks(self, ask: Callable[[tasks.Blocks], _A]) -> Iterable[_A]:
         """See AuditRows."""
-        return ask(tasks.blocks_of(self._rows_by_block()))
+        return [ask(tasks.blocks_of(self._rows_by_block()))]
 
     def _rows_by_block(self) -> Iterator[tasks.Told]:
         for place in sorted(self._rows.keys() | self._written.keys()):

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from txbridge_audit.engines.gather import AuditedTopics, AuditIntake, Reading, g
 from txbridge_audit.engines.local.local_rows import LocalReader
 from txbridge_audit.engines.local.state import Key, StateStore
 from txbridge_audit.engines.other_namespaces import other_namespaces
-from txbridge_audit.engines.records import refuse_unknown_version
 from txbridge_audit.engines.run import EXPLAINED, report_on, with_differences
 from txbridge_audit.errors import CouldNotAuditError
 from txbridge_audit.judge import fates, table
@@ -34,13 +34,11 @@ from txbridge_audit.judge.facts import Facts, LossProof, TopicPartition
 from txbridge_audit.judge.strays import labelled
 from txbridge_audit.judge.verdict import Verdict, judge
 from txbridge_audit.judge.violations import ALTERED
-from txbridge_audit.ledger.rows import phantom_row, row_of
-from txbridge_audit.ledger.schema import batches_of, write_batches
+from txbridge_audit.ledger.rows import batches_of, phantom_row, row_of, write_batches
 from txbridge_audit.protocol.mentions import AsideMention, CopyMention, HalfMention, UnreadableMention
 from txbridge_audit.protocol.relay_records import Numbering
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
-from txbridge_audit.report.entries import entry_of, stray_entry
-from txbridge_audit.report.entry import Entry
+from txbridge_audit.report.entries import Entry, entry_of, stray_entry
 from txbridge_audit.report.model import AuditReport, AuditStep, Raise
 from txbridge_audit.report.sums import OddRecords, Sums, contribution_of, from_json, most_listed
 
@@ -81,11 +79,9 @@ class _StateRows(LocalReader):
 
     def _keep_row(self, what: str, _: int, __: int, packed: bytes) -> None:
         for mention in tasks.mentions_in(what, packed):
-            refuse_unknown_version(mention)
             if what != tasks.ODD:
                 self._state.add(mention)
-            if what == tasks.ODD or (isinstance(mention, HalfMention) and mention.fault is not None):
-                assert isinstance(mention, HalfMention | UnreadableMention | AsideMention)
+            if what == tasks.ODD or isinstance(mention, HalfMention):
                 self.odd.add_record(mention)
 
 
@@ -169,7 +165,7 @@ class LocalSteps:
                 source.say("writing the ledger")
                 self._write(ledger / f"step={number}", facts)
                 state.keep_fact("written_at", plan.now / 1000)
-            return AuditStep(self._report(plan, reading, facts), alarms)
+            return AuditStep(self._report(plan, reading), alarms)
 
     def _positions_there(self, progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
         """What was read of each topic, except of real topics that were deleted and created again since.
@@ -210,8 +206,6 @@ class LocalSteps:
         state, names = self.state, self._source.names
         for (topic, partition, at), fault in odd.faults.items():
             state.add_odd(topic, partition, at, UnreadableMention(partition, None, at, topic, fault))
-        for mention in odd.unreadable_op:
-            state.add_odd(mention.topic, mention.partition, mention.at, mention)
         for aside in (aside for asides in odd.asides.values() for aside in asides):
             state.add_odd(aside.source_topic, aside.partition, aside.half, aside)
             if aside.source_topic == names.end:
@@ -327,18 +321,17 @@ class LocalSteps:
         if unfinished.exists():
             unfinished.rename(folder)
 
-    def _report(self, plan: Plan, reading: Reading, facts: Facts) -> AuditReport:
+    def _report(self, plan: Plan, reading: Reading) -> AuditReport:
         names, state = self._source.names, self.state
         sums, odd = Sums(names), OddRecords(names)
         for told, number in state.sums():
             sums.count_alike(from_json(told), number)
-        for kind in sums.entries.by_kind:
-            rows = state.entries(kind, most_listed(kind))
-            sums.entries.listed[kind] = [Entry.from_dict(json.loads(row)) for row in rows]
+        for kind in [name[1] for name in sums.counts if name[0] == "kind"]:
+            for row in state.entries(kind, most_listed(kind)):
+                sums.list_entry(kind, partial(Entry.from_dict, json.loads(row)), (0, 0))
         for mention in state.read_odd():
-            if isinstance(mention, UnreadableMention | AsideMention):
-                odd.add_record(mention)
-        return report_on(self._source, plan, reading, facts, sums, odd, engine="local")
+            odd.add_record(mention)
+        return report_on(self._source, plan, reading, sums, odd, engine="local")
 
 
 def _is_closed(verdict: Verdict) -> bool:

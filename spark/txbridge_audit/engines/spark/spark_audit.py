@@ -8,6 +8,7 @@ Parquet, wherever Spark can write to.
 from __future__ import annotations
 
 import json
+import pickle
 import tempfile
 import zipfile
 from collections import defaultdict
@@ -16,7 +17,7 @@ from contextlib import closing
 from functools import partial, reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped,unused-ignore]
 from pyspark.errors import AnalysisException
@@ -28,13 +29,12 @@ from txbridge_audit.cluster.kafka_config import KafkaSettings
 from txbridge_audit.cluster.plan import Plan
 from txbridge_audit.engines import tasks
 from txbridge_audit.engines.gather import AuditedTopics, Spans, Task
-from txbridge_audit.engines.records import RAW
 from txbridge_audit.engines.run import audit, until_leaders_stay
 from txbridge_audit.engines.spark.spark_session import PARALLELISM, elections, own_folder, spark_session
 from txbridge_audit.judge.facts import AuditSelection, Facts, TopicPartition
 from txbridge_audit.ledger.place import SUMMARY, ledger_exists
-from txbridge_audit.ledger.rows import LedgerRow
-from txbridge_audit.ledger.schema import SCHEMA
+from txbridge_audit.ledger.rows import SCHEMA, LedgerRow
+from txbridge_audit.protocol.record import RAW
 from txbridge_audit.report.model import AuditReport
 
 #: Rows of one task: enough to be worth a task, few enough to be sorted in memory.
@@ -55,6 +55,7 @@ _POLLS = {
 }
 
 
+_A = TypeVar("_A")
 #: Those whose names differ.
 _SQL_TYPES = {"int32": "int", "int64": "bigint", "date32[day]": "date", "timestamp[us, tz=UTC]": "timestamp"}
 
@@ -85,7 +86,7 @@ class SparkRows:
         self._blocks: DataFrame | None = None
 
     def take_rows(
-        self, spans: Spans, task: Task, looks: Collection[str] = (), *, committed: bool = True, may_vanish: bool = False
+        self, spans: Spans, task: Task, *, at_once: bool, committed: bool = True, may_vanish: bool = False
     ) -> list[tuple[str, bytes]]:
         """See RowReader."""
         if all(span.empty for span in spans.values()):
@@ -95,10 +96,10 @@ class SparkRows:
         plain = raw.withColumn("timestamp", F.unix_millis("timestamp"))
         frame = plain.mapInArrow(partial(tasks.parsed, task), tasks.ROWS)
         self._frames.append(frame)
-        if not looks:
+        if not at_once:
             return []
         self._kept.append(frame.persist())
-        found = frame.where(F.col("what").isin(*looks)).select("what", "row").collect()
+        found = frame.where(F.col("what").isin(*tasks.LOOKS)).select("what", "row").collect()
         return [(row.what, bytes(row.row)) for row in found]
 
     def _rows_by_block(self) -> DataFrame:
@@ -112,10 +113,11 @@ class SparkRows:
             self._kept.append(self._blocks)
         return self._blocks
 
-    def ask_tasks(self, ask: Callable[[tasks.Blocks], Iterable[tasks.Answer]]) -> Iterable[tasks.Answer]:
+    def ask_tasks(self, ask: Callable[[tasks.Blocks], _A]) -> Iterable[_A]:
         """See AuditRows."""
         frame = self._rows_by_block().mapInArrow(partial(tasks.answered, ask), tasks.ANSWERS)
-        return ((row.what, bytes(row.told), row.n) for row in frame.toLocalIterator(prefetchPartitions=True))
+        # Our own tasks have pickled them.
+        return (pickle.loads(row.answer) for row in frame.toLocalIterator(prefetchPartitions=True))  # noqa: S301
 
     def write_ledger(self, facts: Facts, selection: AuditSelection, phantoms: Collection[LedgerRow]) -> None:
         """Write the rows, partitioned by the day of birth (UTC).
