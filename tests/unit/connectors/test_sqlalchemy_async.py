@@ -29,14 +29,14 @@ ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
 
 
-@pytest.fixture(params=["aiosqlite", "psycopg", "asyncpg"])
+@pytest.fixture(params=["aiosqlite", "psycopg", "asyncpg", "asyncmy"])
 def driver(request):
     return request.param
 
 
 @pytest.fixture
 def url(request, driver):
-    return request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "postgresql_url")
+    return request.getfixturevalue({"aiosqlite": "sqlite_url", "asyncmy": "mariadb_url"}.get(driver, "postgresql_url"))
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need
 
 #: When SQLite's driver is cancelled, its thread goes on, so each step takes ten times as long. The first test shows it.
 rarely_sqlite = pytest.mark.parametrize(
-    "driver", [pytest.param("aiosqlite", marks=pytest.mark.long), "psycopg", "asyncpg"], indirect=True
+    "driver", [pytest.param("aiosqlite", marks=pytest.mark.long), "psycopg", "asyncpg", "asyncmy"], indirect=True
 )
 
 
