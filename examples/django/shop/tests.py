@@ -473,7 +473,6 @@ class Announcements(TransactionTestCase):
         self.assertEqual((self.announced(), Order.objects.count()), ([b"A1"], 1))
 
     def test_while_kafka_is_away_nothing_is_stored(self):
-        get_producer()
         self.bridge.stop()
         self.assertEqual(self.client.post("/orders/A1").status_code, 503)
         self.assertFalse(Order.objects.exists())
