@@ -154,7 +154,7 @@ class LocalTransactions(TransactionTestCase):
             Transaction.objects.all().delete()
             with self.assertLogs("txbridge.client", "WARNING") as logs:
                 self.assertIs(self.execute(swallow), ROLLBACK)
-            self.assertIn("the function caught an error that ended its transaction", logs.output[0])
+            self.assertIn("the body caught an error that ended its transaction", logs.output[0])
             self.assertEqual(self.seen_elsewhere(), (["A0"], []))
 
         def wish(message, number):

@@ -122,7 +122,7 @@ def test_what_can_not_work(url, driver):
     with pytest.raises(UsageError, match="database must be an AsyncEngine or an async_sessionmaker, not Engine"):
         AsyncSqlTransactionListener(plain, place)
     twin, other = async_twin(url, driver), async_twin(url, driver)
-    with pytest.raises(UsageError, match=r"not AsyncEngine \(an AsyncSqlTransactionListener takes"):
+    with pytest.raises(UsageError, match=r"not AsyncEngine \(the class whose name begins with Async takes"):
         SqlTransactionListener(twin, place)
     with pytest.raises(UsageError, match="bound to 2 engines"):
         AsyncSqlTransactionListener(async_sessionmaker(twin, binds={orders: other}), place)
