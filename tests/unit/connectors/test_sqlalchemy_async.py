@@ -13,7 +13,7 @@ import pytest
 import txbridge_sqlalchemy
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from txbridge_sqlalchemy import AsyncInbox, AsyncSqlBridge, AsyncSqlTransactionListener, SqlTransactionListener
+from txbridge_sqlalchemy import AsyncInbox, AsyncSqlBridge, AsyncSqlTransactionListener, Outbox, SqlTransactionListener
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
 from tests.support.async_engine import async_twin
@@ -130,6 +130,8 @@ def test_what_can_not_work(url, driver):
         AsyncSqlTransactionListener(async_sessionmaker(twin, twophase=True), place)
     with pytest.raises(UsageError, match="check_wait must be positive"):
         AsyncSqlTransactionListener(twin, place, check_wait=0)
+    with pytest.raises(UsageError, match=r"an Outbox, as in outbox=Outbox\(\), not <class"):
+        AsyncSqlBridge("orders", twin, outbox=Outbox)
     with pytest.raises(
         UsageError, match="place_async is a coroutine function: an AsyncSqlTransactionListener takes it"
     ):
