@@ -533,6 +533,8 @@ class Settings(TransactionTestCase):
             (None, "TXBRIDGE is missing"),
             ({"KAFKA": kafka}, "TXBRIDGE['GROUP'] is missing"),
             ({"GROUP": "a", "KAFKA": kafka, "NAMESPASE": ""}, "TXBRIDGE['NAMESPASE'] does not exist: NAMESPACE?"),
+            ({"GROUP": "a", "KAFKA": "127.0.0.1:1"}, "Kafka's settings are a dict"),
+            ({"GROUP": "a b", "KAFKA": kafka}, "'a b' cannot be a producer group"),
             ({"GROUP": "a", "KAFKA": kafka, "DATABASE": "x"}, "names 'x', which is not in DATABASES"),
             ({"GROUP": "a", "KAFKA": kafka, "CHECK_WAIT": 0}, "TXBRIDGE['CHECK_WAIT'] must be positive"),
             ({"GROUP": "a", "KAFKA": kafka, "PATIENCE": "60"}, "TXBRIDGE['PATIENCE']: patience must be a number"),
