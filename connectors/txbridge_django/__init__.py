@@ -5,8 +5,7 @@ from txbridge.errors import missing_extra
 if error := missing_extra(__name__, "django", "django"):
     raise error
 
-from txbridge import Rollback
 from txbridge_django import outbox
 from txbridge_django.process_producer import announce, get_producer, is_connected
 
-__all__ = ["Rollback", "announce", "get_producer", "is_connected", "outbox"]
+__all__ = ["announce", "get_producer", "is_connected", "outbox"]

@@ -14,6 +14,7 @@ from django.core.checks import CheckMessage, Error
 from django.db import connections
 
 from txbridge.client.barrier import Barrier
+from txbridge.client.options import ClientOptions
 from txbridge.core.check_policy import DEFAULT_PATIENCE_S
 from txbridge.errors import UsageError
 
@@ -155,8 +156,14 @@ def refuse_event_loop(call: str) -> None:
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Report the problems to `manage.py check`."""
-    return [Error(problem, id="txbridge.E001") for problem in problems()]
+    """Report the problems to `manage.py check`, and those for which the first announcement would be refused."""
+    found = problems()
+    if not found and (given := options()).kafka is not None:
+        try:
+            ClientOptions(given.group, given.kafka, given.namespace)
+        except UsageError as error:
+            found.append(f"TXBRIDGE: {error}")
+    return [Error(problem, id="txbridge.E001") for problem in found]
 
 
 def check_transactions(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:

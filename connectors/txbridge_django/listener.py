@@ -134,7 +134,7 @@ class DjangoTransactionListener(BarrierListener):
                 del connections[self._database]
         if is_open:
             raise LostTransactionError(
-                "the function has entered an atomic() that it has not left: use it in a with statement"
+                "the body has entered an atomic() that it has not left: use it in a with statement"
             )
 
     def _all_rows(self) -> Any:
@@ -213,7 +213,7 @@ def _refuse_after_the_end(execute: Callable[..., Any], sql: Any, params: Any, ma
 _INSERT = "INSERT INTO txbridge_transactions (id, state, created_at) VALUES (%s, %s, %s)"
 _INSERT_FOR_XID = f"{_INSERT} RETURNING txid_current()"
 _FIND = "SELECT 1 FROM txbridge_transactions WHERE id = %s AND state = %s"
-_CAUGHT = "the function caught an error that ended its transaction: use atomic() around it, or let it through"
+_CAUGHT = "the body caught an error that ended its transaction: use atomic() around it, or let it through"
 _NO_TRANSACTIONS = (
     "a row of txbridge_transactions was still there after a rollback: the table does not support transactions "
     "(MyISAM). Convert it and the application's tables to InnoDB"

@@ -23,7 +23,7 @@ def get_producer() -> TransactionProducer:
 
     It is closed when the process ends. A child process gets one of its own. Call this function where a web process
     starts (its wsgi.py, gunicorn's post_fork), so that a process that never sends answers checks as well. It raises as
-    Bridge.start, and UsageError without the table and on an event loop.
+    Bridge.start with `start_without_kafka`, and UsageError without the table and on an event loop.
     """
     with _lock:
         if not _running:
@@ -42,7 +42,7 @@ def get_producer() -> TransactionProducer:
                 options.kafka,
                 namespace=options.namespace,
                 check_thread_pool_max_size=options.check_threads,
-                **options.producer,
+                **{"start_without_kafka": True, **options.producer},
             )
             _running.append(made)
             atexit.register(made.close)

@@ -8,7 +8,6 @@ from txbridge.errors import MissingExtraError, missing_extra
 if error := missing_extra(__name__, "sqlalchemy", "sqlalchemy"):
     raise error
 
-from txbridge import Rollback
 from txbridge.client.barrier_listener import LostTransactionError
 from txbridge_sqlalchemy.inbox import Inbox
 from txbridge_sqlalchemy.inbox_table import (
@@ -19,7 +18,6 @@ from txbridge_sqlalchemy.inbox_table import (
     purge_inbox,
 )
 from txbridge_sqlalchemy.outbox import Outbox
-from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_table import OutboxTable, create_outbox, outbox_ddl, outbox_metadata
 from txbridge_sqlalchemy.sql_listener import SqlBridge, SqlTransactionListener
 from txbridge_sqlalchemy.table import async_purge, create_table, ddl, metadata, purge, transactions
@@ -37,9 +35,7 @@ __all__ = [
     "Inbox",
     "LostTransactionError",
     "Outbox",
-    "OutboxRows",
     "OutboxTable",
-    "Rollback",
     "SqlBridge",
     "SqlTransactionListener",
     "async_purge",

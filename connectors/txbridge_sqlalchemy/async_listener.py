@@ -126,24 +126,14 @@ def _in_greenlet(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     return call
 
 
-class _ListenerInGreenlet(SqlTransactionListener):
-    """The same steps, to be called in a greenlet."""
-
-    def _make_opener(self, database: Any) -> Opener:
-        return async_opener(database, "a SqlTransactionListener")
-
-    def _wait_for(self, ends: Collection[Future[None]], seconds: float) -> None:
-        await_(asyncio.to_thread(wait, ends, seconds))
-
-
-def async_opener(database: AsyncDatabase, other: str) -> Opener:
+def async_opener(database: AsyncDatabase) -> Opener:
     """See `opener`; for a greenlet."""
     if isinstance(database, AsyncEngine):
         return partial(_open_connection, database)
     if not isinstance(database, async_sessionmaker):
         raise UsageError(
             f"database must be an AsyncEngine or an async_sessionmaker, not {type(database).__name__} "
-            f"({other} takes an Engine or a sessionmaker)"
+            "(the class without Async in its name takes an Engine or a sessionmaker)"
         )
     refuse_two_databases(database.kw, AsyncConnection)
     return partial(_open_session, database)
@@ -169,6 +159,15 @@ def _open_session(factory: async_sessionmaker[Any]) -> Iterator[tuple[Any, Sessi
     finally:
         # SQLAlchemy shields this from cancellation.
         await_(given.__aexit__(None, None, None))
+
+
+class _ListenerInGreenlet(SqlTransactionListener):
+    """The same steps, to be called in a greenlet."""
+
+    _make_opener = staticmethod(async_opener)
+
+    def _wait_for(self, ends: Collection[Future[None]], seconds: float) -> None:
+        await_(asyncio.to_thread(wait, ends, seconds))
 
 
 class AsyncSqlBridge(AsyncBridge[G]):
@@ -232,5 +231,4 @@ class AsyncInbox(Generic[_G]):
 class _InboxInGreenlet(Inbox[Any]):
     """The same steps, to be called in a greenlet."""
 
-    def _make_opener(self, database: Any) -> Opener:
-        return async_opener(database, "an Inbox")
+    _make_opener = staticmethod(async_opener)

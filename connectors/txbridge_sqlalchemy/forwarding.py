@@ -92,6 +92,8 @@ class SqlForwarding(Forwarding):
 
     def __init__(self, outbox: Outbox, wait_for: WaitFor) -> None:
         super().__init__()
+        if not isinstance(outbox, Outbox):
+            raise UsageError(f"outbox must be an Outbox, as in outbox=Outbox(), not {outbox!r}")
         self._outbox = outbox
         self._wait_for = wait_for
         #: Read before a transaction begins, and given to its question, which must not know more.

@@ -47,8 +47,7 @@ class Inbox(Generic[_G]):
         self._consumer = consumer
         self._verified = False
 
-    def _make_opener(self, database: Any) -> Opener:
-        return opener(database, "an AsyncInbox")
+    _make_opener: Callable[[Any], Opener] = staticmethod(opener)
 
     def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.

@@ -117,8 +117,7 @@ class SqlTransactionListener(BarrierListener[G]):
         self._wait_ms = max(1, round(check_wait * 1000))
         self.forwarding: SqlForwarding | None = None if outbox is None else SqlForwarding(outbox, self._wait_for)
 
-    def _make_opener(self, database: Any) -> Opener:
-        return opener(database, "an AsyncSqlTransactionListener")
+    _make_opener: Callable[[Any], Opener] = staticmethod(opener)
 
     def verify(self) -> None:
         """Make sure that the table exists and that a rollback works.
@@ -248,9 +247,7 @@ def split_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options.pop(name) for name in SqlOptions.__annotations__ if name in options}
 
 
-_ENDED = (
-    "the function has ended its transaction, or caught an error that ended it: leave COMMIT and ROLLBACK to txbridge"
-)
+_ENDED = "the body has ended its transaction, or caught an error that ended it: leave COMMIT and ROLLBACK to txbridge"
 
 
 def _read_rows(connection: Connection, *ids: str) -> dict[str, str]:

@@ -42,7 +42,7 @@ TWO_PHASE = "the sessions use two-phase commit (twophase=True), whose outcome ca
 
 
 OVER = (
-    "the transaction has ended while the function ran, by COMMIT or ROLLBACK as text or by an error that was caught: "
+    "the transaction has ended while the body ran, by COMMIT or ROLLBACK as text or by an error that was caught: "
     "nothing more can be executed in it. Leave both to txbridge, and put a statement that may fail into a savepoint "
     "(begin_nested), or let the error through"
 )
@@ -237,15 +237,12 @@ def _after_begin(session: Session, _transaction: SessionTransaction, connection:
         work.after_begin(connection)
 
 
-def opener(database: Database, other: str) -> Opener:
-    """Open connections or sessions of the database. Raises UsageError if transactions are not all of one database.
-
-    `other` is the class for asynchronous databases, with its article, for the error.
-    """
+def opener(database: Database) -> Opener:
+    """Open connections or sessions of the database. Raises UsageError if transactions are not all of one database."""
     if not isinstance(database, Engine | sessionmaker):
         raise UsageError(
             f"database must be an Engine or a sessionmaker, not {type(database).__name__} "
-            f"({other} takes an AsyncEngine or an async_sessionmaker)"
+            "(the class whose name begins with Async takes an AsyncEngine or an async_sessionmaker)"
         )
     if isinstance(database, sessionmaker):
         refuse_two_databases(database.kw, Connection)

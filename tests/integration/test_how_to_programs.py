@@ -18,7 +18,8 @@ import pytest
 from tests.support import http
 from tests.support.harness import Bridge, eventually
 from tests.support.source import ROOT, listings, programs_of
-from txbridge import TransactionProducer, UsageError
+from txbridge import Bridge as TxBridge
+from txbridge import UsageError
 from txbridge.embedded.jars import JarCache
 from txbridge.embedded.ports import free_port
 
@@ -74,17 +75,17 @@ def test_messages_that_are_delivered_later(bridge: Bridge) -> None:
         program = program.replace(topic, bridge.create_topic(topic.partition(".")[2]))
     exec(program, page)
     settings = {"bootstrap.servers": bridge.bootstrap_servers}
-    with TransactionProducer("orders", page["Orders"](), settings, namespace=bridge.namespace) as producer:
+    with TxBridge("orders", lambda _: None, settings, namespace=bridge.namespace) as ours:
         begun = int(time.time() * 1_000)
-        placed = page["place"](producer, "A1")
-        placed.wait(120)
+        placed = page["place"](ours, "A1")
+        assert ours.flush(120) == 0
         ended = int(time.time() * 1_000)
         with bridge.local_owner(placed.half_partition):
             # The other half partition is empty, so nobody has to answer for it.
-            assert page["stop_reminder"](producer, placed.transaction_id) is True
+            assert page["stop_reminder"](ours, placed.transaction_id) is True
         # The time is years ahead, which no setting allows.
         with pytest.raises(UsageError, match="timer_max_delay"):
-            page["remind"](producer, "A1")
+            page["remind"](ours, "A1")
     [half] = bridge.read(bridge.names.half)
     assert (half.key(), half.value()) == (b"A1", b"A1")
     due = int(dict(half.headers())["TXB_DELIVER_AT"])

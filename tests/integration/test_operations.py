@@ -266,6 +266,9 @@ def test_forged_unknown_and_mistyped_messages_are_refused_and_nothing_is_written
         assert forged not in str(caught.value)
         with pytest.raises(UsageError):
             resolve(connection, target, Action.RESUME, **WORDS, id_prefix=prefix)
+        if target in {"0123ABCD", short[:7]}:
+            with pytest.raises(UsageError, match=text):
+                read_history(connection, target)
     assert ends(bridge) == []
     answer = resolve(connection, where(prepared), Action.COMMIT, **WORDS, id_prefix=short, timeout_s=0)
     assert answer.result is Result.STORED

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine, select
-from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy import Outbox, create_outbox
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
 from tests.support.sql_application import in_new_schema

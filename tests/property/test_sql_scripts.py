@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, String, Table, create_engine, event, insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, registry
-from txbridge_sqlalchemy import LostTransactionError, Rollback, create_table
+from txbridge_sqlalchemy import LostTransactionError, create_table
 
 from tests.support.django_work import DjangoError, DjangoListener, DjangoWork
 from tests.support.mariadb import in_new_database
 from tests.support.sql_application import COMMIT, ROLLBACK, UNKNOWN, in_new_schema, message
 from tests.support.sql_service import SqlService
+from txbridge import Rollback
 from txbridge.client.listener import execute
 
 tables = MetaData()

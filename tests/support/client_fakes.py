@@ -143,7 +143,7 @@ class FakeRuntime:
 
     def begin_attempt(self, transaction_id, running=None):
         if self.closed:
-            raise UsageError("this producer is closed; create a new one")
+            raise UsageError("this client is closed; create a new one")
         self.running.add(transaction_id)
 
     local = 0

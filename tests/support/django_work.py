@@ -66,24 +66,18 @@ class DjangoListener:
     def __init__(self, engine: Engine, run: Callable[[Any, DjangoWork, MessageExt, Any], bool | None]) -> None:
         """`run` is called as `run(arg, work, message, arg)`."""
         configure_django(engine)
-        from txbridge_django import Rollback
         from txbridge_django.listener import DjangoTransactionListener
 
         self._work = DjangoWork(engine, {"rows": _row_model()})
         self._listener = DjangoTransactionListener(_ALIAS, 0.3)
-        self._run, self._rollback = run, Rollback
+        self._run = run
         self.verify = self._listener.verify
         self.check_local_transaction = self._listener.check_local_transaction
         self.close = self._work.close
 
     def execute_local_transaction(self, message: MessageExt, arg: Any) -> LocalTransactionState:
-        from txbridge_sqlalchemy import Rollback
-
         def function(placed: MessageExt, given: Any) -> bool | None:
-            try:
-                return self._run(given, self._work, placed, given)
-            except Rollback:
-                raise self._rollback from None
+            return self._run(given, self._work, placed, given)
 
         self._listener._function = function
         return self._listener.execute_local_transaction(message, arg)

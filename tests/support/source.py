@@ -40,5 +40,5 @@ def listings(page: str, language: str) -> list[str]:
 
 def programs_of(page: str) -> dict[str, str]:
     """Its listings whose first line is the name of a file, by that."""
-    named = (re.match(r"# ([\w.]+)\n(.*)", one, re.DOTALL) for one in listings(page, "python"))
+    named = (re.match(r"# ([\w./]+)\n(.*)", one, re.DOTALL) for one in listings(page, "python"))
     return {one[1]: one[2] for one in named if one}

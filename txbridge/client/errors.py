@@ -78,9 +78,9 @@ def answer_of(error: AnnouncementError) -> tuple[int, dict[str, str], dict[str, 
 
 def closed() -> UsageError:
     """Return the error that a call after close() raises."""
-    return UsageError("this producer is closed; create a new one")
+    return UsageError("this client is closed; create a new one")
 
 
 def started_before_a_fork() -> UsageError:
     """Return the error that a call in a forked child raises."""
-    return UsageError("this producer was started before a fork; create one in the child")
+    return UsageError("this client was started before a fork; create one in the child")

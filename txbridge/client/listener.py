@@ -197,7 +197,7 @@ def judged(returned: object, message: MessageExt, function: Callable[..., Any]) 
     if isinstance(returned, Stored):
         return STORED
     method = getattr(function, "__name__", "execute")
-    remark = f"{method} returned {type(returned).__name__}, not a LocalTransactionState: counted as unknown"
+    remark = f"{method} returned {type(returned).__name__}, no Boolean and no LocalTransactionState: counted as unknown"
     report(
         logging.ERROR,
         "listener_returned_no_state",

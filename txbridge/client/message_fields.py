@@ -32,8 +32,8 @@ def body_of(value: Any) -> bytes | None:
     if hasattr(value, "model_dump_json"):
         return _encoded(value.model_dump_json(), "value")
     raise UsageError(
-        f"value must be bytes, text, None or a pydantic model, not {type(value).__name__}: for anything else give "
-        "Message a serializer. That of asyncio is awaited before, and Message gets its bytes"
+        f"value must be bytes, text, None or a pydantic model, not {type(value).__name__}: json.dumps makes text of a "
+        "dict, or give Message a serializer. One of asyncio is awaited before, and Message gets its bytes"
     )
 
 

@@ -42,7 +42,9 @@ class HandOver:
     def require_this_loop(self) -> None:
         """Raise UsageError in another event loop."""
         if asyncio.get_running_loop() is not self.loop:
-            raise UsageError("this producer was started in another event loop; create one in each")
+            raise UsageError(
+                "this client was started in another event loop; create one in each (tests: `with TestClient(app)`)"
+            )
 
     def resolve_soon(self, future: asyncio.Future[_T], result: _T) -> None:
         """Resolve a future on the loop, soon, unless it was cancelled. Results keep their order."""

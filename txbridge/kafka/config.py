@@ -189,6 +189,8 @@ def user_config(user: Mapping[str, Any]) -> dict[str, Any]:
     twice. The text has the reason, and the nearest name of an unknown property.
     """
     config: dict[str, Any] = {}
+    if not isinstance(user, Mapping):
+        raise UsageError(f"Kafka's settings are a dict, {{{BOOTSTRAP_SERVERS!r}: ...}}, not {type(user).__name__}")
     for given, value in user.items():
         if not isinstance(given, str):
             raise UsageError(f"Kafka property names are text, not {given!r}")

@@ -154,7 +154,7 @@ class LocalTransactions(TransactionTestCase):
             Transaction.objects.all().delete()
             with self.assertLogs("txbridge.client", "WARNING") as logs:
                 self.assertIs(self.execute(swallow), ROLLBACK)
-            self.assertIn("the function caught an error that ended its transaction", logs.output[0])
+            self.assertIn("the body caught an error that ended its transaction", logs.output[0])
             self.assertEqual(self.seen_elsewhere(), (["A0"], []))
 
         def wish(message, number):
@@ -473,7 +473,6 @@ class Announcements(TransactionTestCase):
         self.assertEqual((self.announced(), Order.objects.count()), ([b"A1"], 1))
 
     def test_while_kafka_is_away_nothing_is_stored(self):
-        get_producer()
         self.bridge.stop()
         self.assertEqual(self.client.post("/orders/A1").status_code, 503)
         self.assertFalse(Order.objects.exists())
@@ -534,6 +533,8 @@ class Settings(TransactionTestCase):
             (None, "TXBRIDGE is missing"),
             ({"KAFKA": kafka}, "TXBRIDGE['GROUP'] is missing"),
             ({"GROUP": "a", "KAFKA": kafka, "NAMESPASE": ""}, "TXBRIDGE['NAMESPASE'] does not exist: NAMESPACE?"),
+            ({"GROUP": "a", "KAFKA": "127.0.0.1:1"}, "Kafka's settings are a dict"),
+            ({"GROUP": "a b", "KAFKA": kafka}, "'a b' cannot be a producer group"),
             ({"GROUP": "a", "KAFKA": kafka, "DATABASE": "x"}, "names 'x', which is not in DATABASES"),
             ({"GROUP": "a", "KAFKA": kafka, "CHECK_WAIT": 0}, "TXBRIDGE['CHECK_WAIT'] must be positive"),
             ({"GROUP": "a", "KAFKA": kafka, "PATIENCE": "60"}, "TXBRIDGE['PATIENCE']: patience must be a number"),

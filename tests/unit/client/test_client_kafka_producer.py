@@ -98,7 +98,7 @@ def test_a_record_after_the_close_is_refused_by_name():
     """confluent-kafka's own producer, which raises a RuntimeError."""
     wire = Wire({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, KafkaConnection("127.0.0.1:1"))
     wire.close()
-    with pytest.raises(UsageError, match="this producer is closed"):
+    with pytest.raises(UsageError, match="this client is closed"):
         wire.produce("t", b"v", None, [], print)
 
 

@@ -76,7 +76,7 @@ def test_close_during_the_start_that_the_first_send_makes(kafka, slow):
     # Nothing lets the start go on: close() ends it.
     close_ends = kinds_of_errors(producer.close)
     assert close_ends() == [None]
-    assert [str(error) for error in sends_end()] == ["this producer is closed; create a new one"] * 4
+    assert [str(error) for error in sends_end()] == ["this client is closed; create a new one"] * 4
     assert (names_of_ours(), kafka.left_open()) == ([], [])
 
 

@@ -58,7 +58,7 @@ def test_answers(answer, decision, caplog):
 @pytest.mark.parametrize(("answer", "kind"), [("COMMIT_MESSAGE", "str"), (1, "int"), (0, "int"), (object, "type")])
 def test_anything_else_is_unknown_and_said_aloud(answer, kind, caplog):
     for outcome, method in zip(ask_both(answer), ("execute_local", "check_local"), strict=True):
-        remark = f"{method}_transaction returned {kind}, not a LocalTransactionState: counted as unknown"
+        remark = f"{method}_transaction returned {kind}, no Boolean and no LocalTransactionState: counted as unknown"
         assert (outcome.state, outcome.remark, str(outcome.exception)) == (UNKNOWN, remark, remark)
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "0123456789ABCDEF" not in caplog.text

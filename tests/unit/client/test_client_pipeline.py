@@ -159,7 +159,7 @@ def test_close_wakes_who_waits_for_room(made, runtime):
     thread.join(0.05)
     producer.close(0.05)
     thread.join(120)
-    assert errors == ["this producer is closed; create a new one"]
+    assert errors == ["this client is closed; create a new one"]
 
 
 def test_a_listener_and_a_callback_may_submit_although_it_is_full(made, runtime):

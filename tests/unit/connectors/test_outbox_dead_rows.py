@@ -11,8 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 from sqlalchemy import event, text
-from txbridge_sqlalchemy import Outbox, OutboxRows, SqlTransactionListener, create_outbox, forwarding
+from txbridge_sqlalchemy import Outbox, SqlTransactionListener, create_outbox, forwarding
 from txbridge_sqlalchemy.forwarding import SqlForwarding, StoreInsteadError
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 
 from tests.support.sql_application import COMMIT, create, place
 from txbridge import Message, MessageExt

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from txbridge_sqlalchemy import Outbox, OutboxRows, OutboxTable, create_outbox, relay_sessions
+from txbridge_sqlalchemy import Outbox, OutboxTable, create_outbox, relay_sessions
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_state import OutboxState, StateRow
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 

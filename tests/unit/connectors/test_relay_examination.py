@@ -15,9 +15,10 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
-from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox
+from txbridge_sqlalchemy import Outbox, create_outbox
 from txbridge_sqlalchemy.batch_writer import RowRefusal
 from txbridge_sqlalchemy.forwarding import SqlForwarding
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_state import OutboxState
 from txbridge_sqlalchemy.outbox_table import outbox
 

@@ -13,7 +13,7 @@ import pytest
 import txbridge_sqlalchemy
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.ext.asyncio import async_sessionmaker
-from txbridge_sqlalchemy import AsyncInbox, AsyncSqlBridge, AsyncSqlTransactionListener, SqlTransactionListener
+from txbridge_sqlalchemy import AsyncInbox, AsyncSqlBridge, AsyncSqlTransactionListener, Outbox, SqlTransactionListener
 from txbridge_sqlalchemy.inbox_table import inbox as inbox_table
 
 from tests.support.async_engine import async_twin
@@ -29,14 +29,14 @@ ID = "0123456789ABCDEF" * 2
 MESSAGE = message(ID)
 
 
-@pytest.fixture(params=["aiosqlite", "psycopg", "asyncpg"])
+@pytest.fixture(params=["aiosqlite", "psycopg", "asyncpg", "asyncmy"])
 def driver(request):
     return request.param
 
 
 @pytest.fixture
 def url(request, driver):
-    return request.getfixturevalue("sqlite_url" if driver == "aiosqlite" else "postgresql_url")
+    return request.getfixturevalue({"aiosqlite": "sqlite_url", "asyncmy": "mariadb_url"}.get(driver, "postgresql_url"))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_what_can_not_work(url, driver):
     with pytest.raises(UsageError, match="database must be an AsyncEngine or an async_sessionmaker, not Engine"):
         AsyncSqlTransactionListener(plain, place)
     twin, other = async_twin(url, driver), async_twin(url, driver)
-    with pytest.raises(UsageError, match=r"not AsyncEngine \(an AsyncSqlTransactionListener takes"):
+    with pytest.raises(UsageError, match=r"not AsyncEngine \(the class whose name begins with Async takes"):
         SqlTransactionListener(twin, place)
     with pytest.raises(UsageError, match="bound to 2 engines"):
         AsyncSqlTransactionListener(async_sessionmaker(twin, binds={orders: other}), place)
@@ -130,6 +130,8 @@ def test_what_can_not_work(url, driver):
         AsyncSqlTransactionListener(async_sessionmaker(twin, twophase=True), place)
     with pytest.raises(UsageError, match="check_wait must be positive"):
         AsyncSqlTransactionListener(twin, place, check_wait=0)
+    with pytest.raises(UsageError, match=r"an Outbox, as in outbox=Outbox\(\), not <class"):
+        AsyncSqlBridge("orders", twin, outbox=Outbox)
     with pytest.raises(
         UsageError, match="place_async is a coroutine function: an AsyncSqlTransactionListener takes it"
     ):
@@ -158,7 +160,7 @@ def test_without_greenlet_the_plain_forms_work_and_the_others_say_what_they_need
 
 #: When SQLite's driver is cancelled, its thread goes on, so each step takes ten times as long. The first test shows it.
 rarely_sqlite = pytest.mark.parametrize(
-    "driver", [pytest.param("aiosqlite", marks=pytest.mark.long), "psycopg", "asyncpg"], indirect=True
+    "driver", [pytest.param("aiosqlite", marks=pytest.mark.long), "psycopg", "asyncpg", "asyncmy"], indirect=True
 )
 
 

@@ -11,14 +11,8 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import sessionmaker
-from txbridge_sqlalchemy import (
-    AsyncSqlTransactionListener,
-    Outbox,
-    OutboxRows,
-    OutboxTable,
-    SqlTransactionListener,
-    create_outbox,
-)
+from txbridge_sqlalchemy import AsyncSqlTransactionListener, Outbox, OutboxTable, SqlTransactionListener, create_outbox
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 
 from tests.support.async_engine import DRIVERS, async_twin

@@ -338,13 +338,6 @@ def test_names_of_consumers_that_can_not_be(sqlite_url, consumer):
         AsyncInbox(async_twin(sqlite_url), consumer)
 
 
-def test_the_wrong_kind_of_engine(sqlite_url):
-    with pytest.raises(UsageError, match=r"not AsyncEngine \(an AsyncInbox takes"):
-        Inbox(async_twin(sqlite_url), "billing")
-    with pytest.raises(UsageError, match=r"not Engine \(an Inbox takes"):
-        AsyncInbox(create_engine(sqlite_url), "billing")
-
-
 def test_a_missing_table_is_an_error_of_the_database(url):
     engine = create_engine(url)
     with pytest.raises(DBAPIError, match="txbridge_inbox"):

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
-from txbridge_sqlalchemy import LostTransactionError, Rollback, SqlTransactionListener, create_table, transactions
+from txbridge_sqlalchemy import LostTransactionError, SqlTransactionListener, create_table, transactions
 
 from tests.support import sql_application
 from tests.support.harness import eventually
@@ -34,7 +34,7 @@ from tests.support.sql_application import (
 )
 from tests.support.sql_service import SqlService
 from tests.support.stopped import wait_stopped
-from txbridge import UsageError
+from txbridge import Rollback, UsageError
 from txbridge.client import listener as client
 from txbridge.client.answers import RolledBackByCheck
 

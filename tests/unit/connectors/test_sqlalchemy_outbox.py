@@ -10,7 +10,8 @@ from sqlalchemy import create_engine, event, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox, outbox_metadata
+from txbridge_sqlalchemy import Outbox, create_outbox, outbox_metadata
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_table import outbox as outbox_table
 from txbridge_sqlalchemy.relay import listen_for_commits
 

@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import DBAPIError
-from txbridge_sqlalchemy import Outbox, OutboxRows, OutboxTable, create_outbox, outbox_ddl
+from txbridge_sqlalchemy import Outbox, OutboxTable, create_outbox, outbox_ddl
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_state import OutboxState
 
 from txbridge import Message, UsageError

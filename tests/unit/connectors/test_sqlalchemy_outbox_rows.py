@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import create_engine, event, insert, text
 from sqlalchemy.dialects import mssql, mysql
 from sqlalchemy.exc import DBAPIError
-from txbridge_sqlalchemy import Outbox, OutboxRows, create_outbox, outbox_rows
+from txbridge_sqlalchemy import Outbox, create_outbox, outbox_rows
 from txbridge_sqlalchemy.outbox_dialects import dialect_of
+from txbridge_sqlalchemy.outbox_rows import OutboxRows
 from txbridge_sqlalchemy.outbox_state import OutboxState
 from txbridge_sqlalchemy.outbox_statements import outbox_statements
 from txbridge_sqlalchemy.outbox_table import OUR_OUTBOX, outbox_ddl

@@ -200,9 +200,11 @@ def test_a_property_that_only_librdkafka_knows_goes_to_every_client():
     assert kafka_config.producer_config({**USER, "client.dns.lookup": "a"})["client.dns.lookup"] == "a"
 
 
-def test_property_names_are_text():
+def test_settings_are_a_dict_of_names():
     with pytest.raises(UsageError, match="names are text, not 5"):
         kafka_config.admin_config({5: 1})
+    with pytest.raises(UsageError, match=r"a dict, {'bootstrap\.servers': \.\.\.}, not str"):
+        kafka_config.admin_config("a:1")
 
 
 def test_the_listed_names_are_those_of_the_installed_librdkafka():

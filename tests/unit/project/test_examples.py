@@ -92,11 +92,11 @@ def test_the_page_of_the_inbox_shows_the_program_as_it_is() -> None:
 
 def test_the_tutorial_shows_the_shop_as_it_is() -> None:
     shown, folder = programs_of("tutorial.md"), ROOT / "examples" / "shop"
-    assert list(shown) == ["orders.py", "shop.py", "test_shop.py"]
+    assert list(shown) == ["orders.py", "shop.py", "tests/test_shop.py"]
     for name in ("orders.py", "shop.py"):
         assert shown[name] == (folder / name).read_text("utf-8")
     functions = (folder / "tests" / "test_shop.py").read_text("utf-8").strip().split("\n\n\n")
-    assert set(shown["test_shop.py"].strip().split("\n\n\n")) < set(functions)
+    assert set(shown["tests/test_shop.py"].strip().split("\n\n\n")) < set(functions)
 
 
 def test_the_page_about_django_shows_the_view_as_it_is() -> None:

@@ -182,7 +182,7 @@ class LoopChecks(CheckCalls):
 
     def start_call(self, message: MessageExt) -> Future[ListenerOutcome | None]:
         if self.loop.is_closed():
-            raise RuntimeError("the event loop was closed without closing the producer")
+            raise RuntimeError("the event loop was closed without closing the client")
         return asyncio.run_coroutine_threadsafe(self.call_listener(message), self.loop)
 
     def _is_gone(self) -> bool:

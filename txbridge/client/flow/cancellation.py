@@ -125,7 +125,8 @@ def parse_cancellable(transaction: Cancellable, reason: str) -> tuple[str, tuple
     if isinstance(transaction, str):
         if not is_transaction_id(transaction):
             raise UsageError(
-                "this is no transaction id: it has 32 characters of 0-9A-F, see transaction_id of a result"
+                "this is no transaction id: it has 32 characters of 0-9A-F, see transaction_id of `tx` or of a result. "
+                "By the first 8 an operator may give it up: `txbridge resolve ... abandon`"
             )
         return transaction, None
     if transaction.send_status is SendStatus.STORED:
