@@ -209,7 +209,7 @@ def test_the_first_decision_counts(bridge, topic):
     result = producer.send_message_in_transaction(Message(topic, b"value"), COMMIT)
     bridge.let_checks_be_due()
     assert bridge.wait_fate(result) is TransactionState.ROLLED_BACK
-    again = producer._life.runtime.sends.send_commit_again
+    again = producer._lifetime.runtime.sends.send_commit_again
     again(result.transaction_id, result.half_partition, result.half_offset).result(30)
     # Decisions are applied in their order.
     marker = producer.send_message_in_transaction(Message(topic, b"marker"), COMMIT)

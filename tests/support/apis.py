@@ -16,7 +16,7 @@ class Blocking(TransactionProducer):
 
     @property
     def runtime(self):
-        return self._life.runtime
+        return self._lifetime.runtime
 
     def end_loop(self):
         """Nothing to do: there is no loop."""
@@ -95,7 +95,7 @@ class Asyncio:
 
     @property
     def runtime(self):
-        return self.api._life.runtime
+        return self.api._lifetime.runtime
 
     def __enter__(self):
         return self.start()

@@ -9,8 +9,8 @@ from txbridge.client.base.contained import is_called_by
 from txbridge.client.errors import OutcomeUnknownError, PrepareError
 from txbridge.client.listener import COMMIT, STORED
 from txbridge.client.message import NO_MESSAGE, Message, MessageExt
+from txbridge.client.message_batch import joined
 from txbridge.client.outbox_values import check_for_outbox
-from txbridge.client.several_messages import joined
 from txbridge.errors import UsageError
 
 if TYPE_CHECKING:

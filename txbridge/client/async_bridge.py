@@ -18,7 +18,7 @@ from txbridge.client.checks.calls import LoopChecks
 from txbridge.client.errors import PrepareError, closed, started_before_a_fork
 from txbridge.client.flow.attempts import PAUSE_S, Turns
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
-from txbridge.client.flow.lifetime import Life
+from txbridge.client.flow.lifetime import ClientLifetime
 from txbridge.client.flow.undecided import Undecided
 from txbridge.client.listener import (
     AsyncCheck,
@@ -92,7 +92,7 @@ class AsyncBridge(Generic[G]):
         self._calls_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async")
         self._flushes_in = ThreadPoolExecutor(_FLUSHING_THREADS, thread_name_prefix="txbridge-async-flush")
         self._cancels_in = ThreadPoolExecutor(_BLOCKING_THREADS, thread_name_prefix="txbridge-async-cancel")
-        self._life = Life(self._options, self._checks)
+        self._lifetime = ClientLifetime(self._options, self._checks)
         #: To the loop that has started the producer, or that starts it; None until then.
         self._hand_over: HandOver | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -109,12 +109,12 @@ class AsyncBridge(Generic[G]):
     @property
     def is_connected(self) -> bool:
         """Whether the producer is started and Kafka answers, as in TransactionProducer."""
-        return self._life.is_connected
+        return self._lifetime.is_connected
 
     async def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the producer runs already."""
         if (await self._ensure_started())[1] is None:
-            self._life.raise_start_error()
+            self._lifetime.raise_start_error()
             if not self._options.has_kafka and isinstance(found := self._listener.barrier_id(), Awaitable):
                 await found
         return self
@@ -149,7 +149,7 @@ class AsyncBridge(Generic[G]):
         hand_over, runtime = await self._ensure_started()
         if runtime is None:
             # Kafka has not answered since the start.
-            self._life.refuse_send()
+            self._lifetime.refuse_send()
             with calling(self), Undecided(None, Prepared.without_half(), message) as attempt:
                 yield attempt
             return
@@ -191,13 +191,13 @@ class AsyncBridge(Generic[G]):
         """
         await self._ensure_started()
         # It does not block any more.
-        runtime = self._life.require_runtime()
+        runtime = self._lifetime.require_runtime()
         return await _in_thread(self._cancels_in, runtime.cancellation.cancel, transaction, reason, timeout)
 
     async def flush(self, timeout: float | None = None) -> int:  # noqa: ASYNC109  as the blocking one
         """Wait up to `timeout` seconds for the ENDs of all sends that have returned, as Bridge.flush does."""
         self._require_ours()
-        runtime = self._life.runtime
+        runtime = self._lifetime.runtime
         if runtime is None or (self._closing is not None and self._closing.done()):
             return 0
         deadline = Deadline(timeout)
@@ -213,7 +213,7 @@ class AsyncBridge(Generic[G]):
 
         Another call waits for the first one. A cancelled call goes on in the background.
         """
-        if self._life.is_of_another_process():
+        if self._lifetime.is_of_another_process():
             return
         if is_called_by(self):
             raise UsageError("close() was called by a listener method, for which it would have to wait")
@@ -239,7 +239,7 @@ class AsyncBridge(Generic[G]):
 
     def _require_ours(self) -> None:
         """Raise UsageError after a fork and in another event loop."""
-        if self._life.is_of_another_process():
+        if self._lifetime.is_of_another_process():
             raise started_before_a_fork()
         if self._hand_over is not None:
             self._hand_over.require_this_loop()
@@ -249,7 +249,7 @@ class AsyncBridge(Generic[G]):
         if self._closing is not None:
             raise closed()
         self._require_ours()
-        if self._life.runtime is None:
+        if self._lifetime.runtime is None:
             if self._starting is None:
                 loop = self._checks.loop = asyncio.get_running_loop()
                 self._hand_over = HandOver(loop)
@@ -259,22 +259,22 @@ class AsyncBridge(Generic[G]):
             # A cancelled send must not cancel the start for other sends.
             await asyncio.shield(self._starting)
         assert self._hand_over is not None
-        return self._hand_over, self._life.runtime
+        return self._hand_over, self._lifetime.runtime
 
     async def _start_client(self) -> None:
         try:
-            await _in_thread(self._calls_in, self._life.start_client)
+            await _in_thread(self._calls_in, self._lifetime.start_client)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 # The loop ends while the thread goes on, and nobody would close the new client.
-                abandoned, self._life = self._life, Life(self._options, self._checks)
+                abandoned, self._lifetime = self._lifetime, ClientLifetime(self._options, self._checks)
                 threading.Thread(target=abandoned.close, daemon=True).start()
             # The start may be tried again, also in another loop.
             self._starting = self._hand_over = None
             raise
 
     async def _close_client(self, timeout: float | None) -> None:  # noqa: ASYNC109
-        await _in_thread(self._calls_in, self._life.close, timeout, self._checks.close)
+        await _in_thread(self._calls_in, self._lifetime.close, timeout, self._checks.close)
         for pool in (self._calls_in, self._flushes_in, self._cancels_in):
             pool.shutdown(wait=False)
 

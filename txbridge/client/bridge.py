@@ -13,7 +13,7 @@ from txbridge.client.barrier import once_row_id
 from txbridge.client.base.contained import calling, is_called_by
 from txbridge.client.checks.calls import ThreadChecks
 from txbridge.client.flow.cancellation import DEFAULT_CANCEL_TIMEOUT_S, Cancellable
-from txbridge.client.flow.lifetime import Life
+from txbridge.client.flow.lifetime import ClientLifetime
 from txbridge.client.flow.undecided import Undecided
 from txbridge.client.listener import Check, CheckFunction, TransactionListener, require_plain
 from txbridge.client.message import Message
@@ -82,7 +82,7 @@ class Bridge(Generic[G]):
             group, settings or {}, forwarding=listener.forwarding, has_kafka=settings is not None, **options
         )
         self._checks = ThreadChecks(listener, self, check_thread_pool_max_size)
-        self._life = Life(self._options, self._checks)
+        self._lifetime = ClientLifetime(self._options, self._checks)
 
     @property
     def group(self) -> str:
@@ -95,7 +95,7 @@ class Bridge(Generic[G]):
 
         After an outage it is true again some 4 s after Kafka answers. After `close` it is false.
         """
-        return self._life.is_connected
+        return self._lifetime.is_connected
 
     def start(self) -> Self:
         """Verify the internal topics and connect. Does nothing if the bridge runs already.
@@ -110,8 +110,8 @@ class Bridge(Generic[G]):
             UsageError: librdkafka refuses a setting, the bridge is closed, or it was started before a fork.
 
         """
-        if self._life.start_client() is None:
-            self._life.raise_start_error()
+        if self._lifetime.start_client() is None:
+            self._lifetime.raise_start_error()
             if not self._options.has_kafka:
                 self._listener.barrier_id()
         return self
@@ -142,7 +142,7 @@ class Bridge(Generic[G]):
 
         """
         message = announced(self, messages, self._options)
-        runtime = self._life.runtime or self._life.start_client()
+        runtime = self._lifetime.runtime or self._lifetime.start_client()
         if (key := once_row_id(self.group, once)) is not None:
             self._listener.refuse_repeat(key)
         running, tx = calling(self), None
@@ -163,7 +163,7 @@ class Bridge(Generic[G]):
         """Prepare the message, and send the decision at the end. The caller holds `running`."""
         if runtime is None:
             # Kafka has not answered since the start.
-            self._life.refuse_send()
+            self._lifetime.refuse_send()
             with Undecided(None, Prepared.without_half(), message) as attempt:
                 yield attempt
             return
@@ -196,7 +196,7 @@ class Bridge(Generic[G]):
             LayoutError, EnvironmentProblemError: Kafka cannot be asked. Nothing was cancelled.
 
         """
-        runtime = self._life.require_runtime()
+        runtime = self._lifetime.require_runtime()
         if runtime.is_called_by_it():
             raise UsageError("cancel() was called by a callback, whose thread it would have to wait for")
         return runtime.cancellation.cancel(transaction, reason, timeout)
@@ -208,7 +208,7 @@ class Bridge(Generic[G]):
         submitted local transactions take. Returns how many transactions are not settled. One whose END was given up is.
         Raises UsageError after a fork, and in a thread that it would wait for.
         """
-        runtime = self._life.runtime
+        runtime = self._lifetime.runtime
         if runtime is None:
             return 0
         runtime.sends.require_this_process()
@@ -232,14 +232,14 @@ class Bridge(Generic[G]):
         UsageError in the block of an announcement, a check and a callback (`error_cb`, `stats_cb`), for which it would
         wait.
         """
-        if self._life.is_of_another_process():
+        if self._lifetime.is_of_another_process():
             return
         if self._is_calling():
             raise UsageError(
                 "close() was called by a listener method, or while a send of this thread was under way, "
                 "for which it would have to wait"
             )
-        self._life.close(timeout, self._finish_calls, self._refuse_calls)
+        self._lifetime.close(timeout, self._finish_calls, self._refuse_calls)
 
     def _is_calling(self) -> bool:
         """Whether this code runs in a call of the application's code that `close` would wait for."""

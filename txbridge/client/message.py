@@ -94,7 +94,7 @@ class Message:
     #: The `delay` that was given (ms). MemoryBridge, whose time stands still, counts it from the send.
     delay_ms: ClassVar[int | None] = None
     #: All messages of a transaction with several ones, or with none.
-    _several: ClassVar[tuple[Message, ...] | None] = None
+    _batch: ClassVar[tuple[Message, ...] | None] = None
 
     @overload
     def __init__(
@@ -166,7 +166,7 @@ class Message:
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages of the transaction, in the order of delivery; for a plain message only this one."""
-        return (self,) if self._several is None else self._several
+        return (self,) if self._batch is None else self._batch
 
     @property
     def size(self) -> int:
@@ -296,7 +296,7 @@ class MessageExt(Message):
 
 
 def _first_of(several: tuple[Message, ...], immunity: int | None) -> Mapping[str, object]:
-    return {**several[0].__dict__, "check_immunity_time": immunity, "_several": several}
+    return {**several[0].__dict__, "check_immunity_time": immunity, "_batch": several}
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,4 +443,4 @@ def _has_offset(time: datetime) -> bool:
 
 #: Stands for the messages of an announcement that has none at its begin.
 NO_MESSAGE = Message("", None)
-NO_MESSAGE.__dict__["_several"] = ()
+NO_MESSAGE.__dict__["_batch"] = ()

@@ -14,9 +14,9 @@ from txbridge.client.bridge import Bridge
 from txbridge.client.flow.pipeline import Pipeline
 from txbridge.client.listener import AsyncTransactionListener, TransactionListener, call_function, execute
 from txbridge.client.message import Message
+from txbridge.client.message_batch import joined
 from txbridge.client.options import ProducerOptions, require_positive
 from txbridge.client.result import AsyncTransactionSendResult, TransactionSendResult
-from txbridge.client.several_messages import joined
 from txbridge.errors import UsageError
 
 
@@ -65,7 +65,7 @@ class TransactionProducer(Bridge[G]):
         what `announce` raises before the body. If an outbox has stored the message, `send_status` is STORED.
         """
         message = joined(message, self._options.names)
-        runtime = self._life.runtime or self._life.start_client()
+        runtime = self._lifetime.runtime or self._lifetime.start_client()
         # A `with` of its own ends with the attempt, whatever a signal interrupts, so close() does not wait forever.
         running = calling(self)
         with running, self._attempt(runtime, running, message) as attempt:
@@ -86,7 +86,7 @@ class TransactionProducer(Bridge[G]):
         in a listener method or a callback. `Future.cancel` works until the local transaction has begun.
         """
         message = joined(message, self._options.names)
-        runtime = self._life.runtime or self._life.start_client()
+        runtime = self._lifetime.runtime or self._lifetime.start_client()
         if runtime is None:
             # Here and not in a pool, which belongs to a started client.
             stored: Future[TransactionSendResult] = ContainedFuture()

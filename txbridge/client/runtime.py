@@ -26,7 +26,7 @@ from txbridge.client.errors import closed
 from txbridge.client.flow.cancellation import Cancellation
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
 from txbridge.client.kafka.connection import KafkaConnection, Wire, create_admin
-from txbridge.client.kafka.topic_watch import RealTopics, Shortage, TopicWatch, find_missing
+from txbridge.client.kafka.topic_watch import RealTopics, TopicDiagnosis, TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
 from txbridge.client.options import ClientOptions
@@ -73,14 +73,14 @@ class Runtime:
         self._connection = connection
         cluster = KafkaCluster(lambda: create_admin(settings, AdminClient))
         connection.serve_others = cluster.serve_errors
-        self._shortage = Shortage(cluster, names.half)
+        self._diagnosis = TopicDiagnosis(cluster, names.half)
         self._watch = TopicWatch(names, layout.partitions, partial(find_missing, settings))
         # The look at HALF begins when half of the time is over.
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
 
         def new_writer(linger_ms: float, thread: str) -> HalfWriter:
             wire = Wire(half_config(linger_ms), connection)
-            return HalfWriter(wire, connection, names, group, thread, self._shortage, miss_before_s, self._watch)
+            return HalfWriter(wire, connection, names, group, thread, self._diagnosis, miss_before_s, self._watch)
 
         self._halves = HalfWriters(new_writer)
         # Names this process to people who read END. RocketMQ's client id has the same form.
@@ -157,7 +157,7 @@ class Runtime:
         # Meanwhile the thread of the checks ends its wait.
         self._halves.close()
         self._checks.close(_LEAVE_GROUP_S)
-        self._shortage.close()
+        self._diagnosis.close()
         atexit.unregister(self._warn_at_exit)
         if running or ends:
             report(

@@ -55,7 +55,7 @@ def order(topic, number, keys=3):
 
 def lose_kafka(producer):
     """Let this producer alone take Kafka for away."""
-    producer._life.runtime.sends._is_connected = lambda: False
+    producer._lifetime.runtime.sends._is_connected = lambda: False
 
 
 def test_p3_p14_orders_are_taken_while_kafka_stands_still(own_kafka, url, engine):
@@ -153,7 +153,7 @@ def test_p14_a_message_whose_end_was_lost_is_not_passed_by_a_row(bridge, topic, 
     bridge.worker(**NO_CHECK)
     with service(bridge, engine) as producer:
         producer.start()
-        sends = producer._life.runtime.sends
+        sends = producer._lifetime.runtime.sends
         send = sends._ends.submit_command
         sends._ends.submit_command = lambda _partition, entry, _source, size: Ticket(entry, size)
         assert producer.send_message_in_transaction(order(topic, 0, 1), 0).send_status is SEND_OK

@@ -13,7 +13,7 @@ from txbridge import AsyncTransactionProducer, Message, MessageExt, TransactionP
 from txbridge.client import message as message_module
 from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageLimits, check_limits, check_message
-from txbridge.client.several_messages import joined, with_headers
+from txbridge.client.message_batch import joined, with_headers
 from txbridge.core.half_message import check_headers, half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
 from txbridge.core.names import Names

@@ -27,7 +27,7 @@ def wire():
     return FakeWire()
 
 
-class Shortage:
+class TopicDiagnosis:
     looks = 0
     reason = ""
 
@@ -36,9 +36,11 @@ class Shortage:
         self.reason = "too few replicas are in sync"
 
 
-def new_writer(wire, link=None, namespace="", shortage=None, miss_before_s=0.0):
+def new_writer(wire, link=None, namespace="", diagnosis=None, miss_before_s=0.0):
     link, names = link or KafkaConnection("127.0.0.1:1"), Names(namespace)
-    return HalfWriter(wire, link, names, "orders", "half", shortage or Shortage(), miss_before_s, TopicWatch(names, 4))
+    return HalfWriter(
+        wire, link, names, "orders", "half", diagnosis or TopicDiagnosis(), miss_before_s, TopicWatch(names, 4)
+    )
 
 
 @pytest.fixture
@@ -234,13 +236,13 @@ def test_what_nobody_acknowledges_is_given_up_at_its_deadline_once(wire, writer)
 
 
 def test_a_shortage_is_looked_for_in_time_and_named(wire):
-    shortage = Shortage()
-    writer = new_writer(wire, shortage=shortage, miss_before_s=0.3)
+    diagnosis = TopicDiagnosis()
+    writer = new_writer(wire, diagnosis=diagnosis, miss_before_s=0.3)
     writer.start()
     reports = write(writer)
     wire.acknowledge()
     assert isinstance(reports.get(timeout=120), Prepared)
-    assert shortage.looks == 0
+    assert diagnosis.looks == 0
     writer.write_half(Message("real", b""), ID, reports.put, deadline=time.monotonic() + 0.5)
     assert "(_MSG_TIMED_OUT); too few replicas are in sync, then send again" in str(reports.get(timeout=120))
     writer.close()

@@ -115,7 +115,7 @@ def test_callers_wait_for_one_attempt_together(kafka, slow, monkeypatch):
 
     monkeypatch.setattr(runtime_module, "start", unreachable)
     producer = TransactionProducer("orders", Answers(), SETTINGS)
-    lock = producer._life._lock = _LateLock()
+    lock = producer._lifetime._lock = _LateLock()
     lock.go_on.set()
     starts_end = kinds_of_errors(*[producer.start] * 6)
     assert wait_until(lambda: len(lock.asked) == 6, LONG_S)
@@ -126,7 +126,7 @@ def test_callers_wait_for_one_attempt_together(kafka, slow, monkeypatch):
 
 def test_a_send_that_comes_a_moment_before_close_does_not_start_it_afterwards(kafka):
     producer = TransactionProducer("orders", Answers(), SETTINGS)
-    lock = producer._life._lock = _LateLock()
+    lock = producer._lifetime._lock = _LateLock()
     send_ends = kinds_of_errors(lambda: producer.send_message_in_transaction(MESSAGE))
     assert lock.is_wanted.wait(LONG_S)
     producer.close()
@@ -333,7 +333,7 @@ def test_cancelled_at_every_await_nothing_is_left_to_wait_for(monkeypatch, is_pl
             assert runtime.running == set(), number
             assert producer._turns.number == 0, number
             was_there = cancelled.awaits > number
-            assert runtime.closed or not was_there or producer._life.runtime is None, number
+            assert runtime.closed or not was_there or producer._lifetime.runtime is None, number
             return was_there
 
         return asyncio.run(main())

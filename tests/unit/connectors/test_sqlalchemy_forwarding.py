@@ -22,9 +22,9 @@ from txbridge.client.answers import Stored
 from txbridge.client.decide.decision_batcher import Ticket
 from txbridge.client.errors import EndTransactionError
 from txbridge.client.message import NO_HALF
+from txbridge.client.message_batch import joined
 from txbridge.client.outbox_values import AFTER
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.several_messages import joined
 from txbridge.core.decision_record import Decision, DecisionEntry
 from txbridge.core.names import Names
 

@@ -36,7 +36,7 @@ _FIRST_ATTEMPT_S = 4.0
 _START_AGAIN_S = 5.0
 
 
-class Life:
+class ClientLifetime:
     """Starts and ends the Runtime of a client. Thread-safe, and a signal may interrupt it anywhere."""
 
     def __init__(self, options: ClientOptions, checks: CheckCalls) -> None:

@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING
 
 from txbridge import tracing
 from txbridge.client.base.contained import contained
+from txbridge.client.message_batch import with_headers
 from txbridge.client.prepare.half_writer import Report
-from txbridge.client.several_messages import with_headers
 from txbridge.core.names import short_id
 from txbridge.masking import masked
 

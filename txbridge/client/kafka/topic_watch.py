@@ -1,7 +1,7 @@
 """Watch over a client's topics: added partitions of HALF are an error, a missing real topic is logged.
 
 RealTopics knows the rules of real topics: messages that they would refuse are noticed before the half message is sent.
-Shortage finds why HALF takes no records: librdkafka hides the broker's answer, and only reports a time-out.
+TopicDiagnosis finds why HALF takes no records: librdkafka hides the broker's answer, and only reports a time-out.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def require_time_taken(message: Message, rules: TopicRules, now: int) -> None:
         raise UsageError(f"topic {message.topic} would refuse the message: {why}")
 
 
-class Shortage:
+class TopicDiagnosis:
     """Looks at a topic in a thread of its own, when acknowledgements are late; thread-safe."""
 
     def __init__(self, cluster: KafkaCluster, topic: str) -> None:

@@ -21,10 +21,10 @@ from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.errors import PrepareError
 from txbridge.client.kafka.connection import KafkaConnection, Wire
-from txbridge.client.kafka.topic_watch import Shortage, TopicWatch
+from txbridge.client.kafka.topic_watch import TopicDiagnosis, TopicWatch
 from txbridge.client.message import Message
+from txbridge.client.message_batch import MessageBatch
 from txbridge.client.prepare.prepared import Prepared
-from txbridge.client.several_messages import Several
 from txbridge.core.half_message import half_headers
 from txbridge.core.names import Names, short_id
 from txbridge.errors import UsageError
@@ -76,7 +76,7 @@ def headers_of(
         real_partition=message.partition,
         immunity_seconds=message.check_immunity_time,
         user_timestamp=message.timestamp,
-        messages=len(message.messages) if isinstance(message, Several) else None,
+        messages=len(message.messages) if isinstance(message, MessageBatch) else None,
         deliver_at=message.deliver_at,
         barrier_id=barrier_id,
     )
@@ -96,13 +96,13 @@ class HalfWriter:
         names: Names,
         group: str,
         thread: str,
-        shortage: Shortage,
+        diagnosis: TopicDiagnosis,
         miss_before_s: float,
         watch: TopicWatch,
     ) -> None:
         self._wire = wire
         #: Asked why nothing is acknowledged, `miss_before_s` seconds before the deadline of the oldest half message.
-        self._shortage = shortage
+        self._diagnosis = diagnosis
         self._miss_before_s = miss_before_s
         self._watch = watch
         self._connection = connection
@@ -217,7 +217,7 @@ class HalfWriter:
             first = self._expected[0]
             if first.on_done is not None:
                 if first.deadline - now < self._miss_before_s:
-                    self._shortage.look_soon()
+                    self._diagnosis.look_soon()
                 if now < first.deadline:
                     return
                 first.report_once(self._log_failure(first.transaction_id, KafkaError(MSG_TIMED_OUT)))
@@ -251,7 +251,7 @@ class HalfWriter:
     def _log_failure(self, transaction_id: str, error: KafkaError | None) -> PrepareError:
         if error is None:
             cause = "Kafka did not return its offset; send again"
-        elif why := self._shortage.reason:
+        elif why := self._diagnosis.reason:
             cause = f"{error.str()} ({error.name()}); {why}, then send again"
         else:
             cause = self._connection.explain_error(error)

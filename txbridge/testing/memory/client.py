@@ -17,12 +17,12 @@ from txbridge.client.flow.send_path import SendPath
 from txbridge.client.kafka.topic_watch import TopicWatch, require_time_taken
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import Message, MessageLimits, new_transaction_id, now_ms
+from txbridge.client.message_batch import MessageBatch
 from txbridge.client.options import ClientOptions
 from txbridge.client.outbox_values import message_of_row
 from txbridge.client.prepare.half_writer import Report, headers_of
 from txbridge.client.prepare.prepared import Prepared
 from txbridge.client.result import CANCELLABLE, CancelResult
-from txbridge.client.several_messages import Several
 from txbridge.core.decision_record import Decision, DecisionEntry, Source, encode_end
 from txbridge.core.half_message import Reply
 from txbridge.core.names import Names
@@ -227,9 +227,9 @@ def deliver_row(broker: MemoryBroker, row: Mapping[str, Any]) -> None:
 
 def _later(message: Message, now: int) -> Message:
     """The message with its times of delivery by the bridge's clock, which shows `now` (ms). A delay begins now."""
-    if isinstance(message, Several):
+    if isinstance(message, MessageBatch):
         messages = tuple(_later(one, now) for one in message.messages)
-        return Several(messages, message.check_immunity_time, message.headers)
+        return MessageBatch(messages, message.check_immunity_time, message.headers)
     if message.deliver_at is None:
         return message
     due = message.deliver_at - now_ms() if message.delay_ms is None else message.delay_ms

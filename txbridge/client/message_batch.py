@@ -10,7 +10,7 @@ from txbridge.core.names import Headers, Names
 from txbridge.errors import UsageError
 
 
-class Several(Message):
+class MessageBatch(Message):
     """The message that becomes the half message: topic and key of the first message, and all messages as the value."""
 
     def __init__(self, messages: tuple[Message, ...], check_immunity_time: int | None, headers: Headers = ()) -> None:
@@ -25,14 +25,14 @@ class Several(Message):
             check_immunity_time=check_immunity_time,
             deliver_at=deliver_at,
         )
-        self.__dict__["_several"] = messages
+        self.__dict__["_batch"] = messages
 
 
 def with_headers(message: Message, headers: Headers, unless: str) -> Message:
     """Return the message with more headers, unless it has one with the name `unless`. Each of several gets them."""
-    if isinstance(message, Several):
+    if isinstance(message, MessageBatch):
         messages = tuple(with_headers(one, headers, unless) for one in message.messages)
-        return Several(messages, message.check_immunity_time, headers)
+        return MessageBatch(messages, message.check_immunity_time, headers)
     if any(name == unless for name, _ in message.headers):
         return message
     # A plain one, because a subclass may take other arguments.
@@ -62,4 +62,4 @@ def joined(messages: Message | Iterable[Message], names: Names) -> Message:
             "the messages of a transaction are checked together: give check_immunity_time to one of them, or the same "
             "to all"
         )
-    return Several(all_of_them, immunity.pop() if immunity else None)
+    return MessageBatch(all_of_them, immunity.pop() if immunity else None)

@@ -8,7 +8,7 @@ from tests.support.client_fakes import FakeRecord
 from txbridge import Message, UsageError
 from txbridge.client.checks.calls import parse_check
 from txbridge.client.message import MessageExt, MessageLimits, check_limits
-from txbridge.client.several_messages import joined, with_headers
+from txbridge.client.message_batch import joined, with_headers
 from txbridge.core.half_message import check_headers, half_headers, parse_half
 from txbridge.core.message_frames import parse_frames
 from txbridge.core.names import Names
