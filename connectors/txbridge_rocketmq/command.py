@@ -93,13 +93,16 @@ _decoder = json.JSONDecoder(object_pairs_hook=_object_of)
 
 def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     try:
-        given = _decoder.decode(header.decode())
+        # Without spaces around it, as `decode` would look for them with regular expressions: 1.5 of its 4 µs.
+        text = header.decode().strip(" \t\r\n")
+        given, end = _decoder.raw_decode(text)
     except (ValueError, RecursionError):
         raise FrameError("the header is not JSON") from None
-    if not isinstance(given, dict):
+    if not isinstance(given, dict) or end < len(text):
         raise FrameError("the header is not a JSON object")
-    numbers = [given.get("code"), given.get("opaque", 0), given.get("flag", 0)]
-    if not all(isinstance(one, int) and not isinstance(one, bool) and -(2**31) <= one < 2**31 for one in numbers):
+    numbers: Any = given.get("code"), given.get("opaque", 0), given.get("flag", 0)
+    # A bool is an int as well.
+    if set(map(type, numbers)) != {int} or not -(2**31) <= min(numbers) <= max(numbers) < 2**31:
         raise FrameError("code, opaque and flag must be 32-bit numbers")
     fields = given.get("extFields") or {}
     remark = given.get("remark")
@@ -109,7 +112,8 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
     texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in fields.items() if one is not None}
     try:
         # JSON's escapes can hold half of a surrogate pair, which UTF-8 cannot express.
-        "".join([*texts, *texts.values(), remark or ""]).encode()
+        if "\\ud" in text or "\\uD" in text:
+            "".join([*texts, *texts.values(), remark or ""]).encode()
     except UnicodeEncodeError:
         raise FrameError("the header holds half of a surrogate pair") from None
     return RemotingCommand(code, opaque, flag, remark, texts, body, str(given.get("language", ""))[:20])

@@ -91,26 +91,19 @@ class _ConnectedGroup:
     next_member: int = 0
 
 
+@dataclass(eq=False)
 class Groups:
     """The connected groups of a door, for the event loop only. Joining and leaving run in threads."""
 
-    def __init__(
-        self,
-        look_ups: LookUps,
-        check_topic: Callable[[str], str],
-        topics: CheckTopics,
-        join: Join,
-        ask: Ask,
-        metrics: DoorMetrics,
-        most: int,
-    ) -> None:
-        self._look_ups = look_ups
-        self._check_topic = check_topic
-        self._topics = topics
-        self._join = join
-        self._ask = ask
-        self._metrics = metrics
-        self._most = most
+    _look_ups: LookUps
+    _check_topic: Callable[[str], str]
+    _topics: CheckTopics
+    _join: Join
+    _ask: Ask
+    _metrics: DoorMetrics
+    _most: int
+
+    def __post_init__(self) -> None:
         self._groups: dict[str, _ConnectedGroup] = {}
         #: Groups that are to be looked up. Few requests serve many: clients may have any number of groups.
         self._unseen: dict[str, None] = {}

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from json.encoder import encode_basestring_ascii as quoted
 
 from txbridge.murmur2 import hash_key
@@ -26,6 +27,14 @@ _IS_FINGERPRINT = 2 ** (_OFFSET_BITS - 1)
 _is_tracing = re.compile(
     r"traceparent|tracestate|b3|x-b3-.*|uber-trace-id|ot-tracer-.*|sw8.*|x-datadog-.*|__trace_context", re.IGNORECASE
 ).fullmatch
+_keyed = cache(partial(hmac.new, digestmod=hashlib.sha256))
+
+
+def _sign(secret: bytes, text: bytes) -> bytes:
+    """HMAC-SHA256. `hmac.digest` would prepare the key for each text: 3.8 instead of 1.7 µs."""
+    signing = _keyed(secret).copy()
+    signing.update(text)
+    return signing.digest()
 
 
 def fingerprint_of(
@@ -38,7 +47,7 @@ def fingerprint_of(
     given = [f"[{quoted(name)}, {quoted(properties[name])}]" for name in sorted(properties) if not _is_tracing(name)]
     # JSON has no zero byte, so two messages never give the same bytes. Written by hand: json.dumps takes twice as long.
     parts = f"[{quoted(client)}, {quoted(topic)}, {flag:d}, [{', '.join(given)}]]\0".encode() + body
-    return f"{int.from_bytes(hmac.digest(secret, parts, hashlib.sha256)[:6]) | _IS_FINGERPRINT:012X}"
+    return f"{int.from_bytes(_sign(secret, parts)[:6]) | _IS_FINGERPRINT:012X}"
 
 
 def fingerprint_in(offset: int) -> str:
@@ -67,7 +76,7 @@ def delayed_id(secret: bytes, group: str, uniq_key: str, fingerprint: str) -> st
 
 
 def _signed_id(secret: bytes, text: str, fingerprint: str) -> str:
-    digest = hmac.digest(secret, f"{text}\0{fingerprint}".encode(), hashlib.sha256).hex().upper()
+    digest = _sign(secret, f"{text}\0{fingerprint}".encode()).hex().upper()
     return digest[:SIGNED_DIGITS] + fingerprint
 
 

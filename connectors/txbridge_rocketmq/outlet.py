@@ -16,7 +16,6 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket
-from txbridge.client.decide.decision_sender import MAX_UNSETTLED
 from txbridge.client.kafka.connection import DeliveryReport, KafkaConnection, Wire
 from txbridge.client.options import DEFAULT_COMMIT_INTERVAL_S
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
@@ -247,11 +246,6 @@ class DecisionOutlet:
     def unsettled(self) -> int:
         """Number of decisions that are neither acknowledged nor given up."""
         return self._queue.unsettled
-
-    @property
-    def has_room(self) -> bool:
-        """Whether few enough decisions wait to accept another transaction."""
-        return self.unsettled < MAX_UNSETTLED
 
     def submit_decision(
         self, group: str, partition: int, source: Source, entry: DecisionEntry, *, is_awaited: bool

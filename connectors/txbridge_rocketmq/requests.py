@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from txbridge.core.decision_record import Decision
 from txbridge_rocketmq.codes import RequestCode, RequestError, ResponseCode
@@ -57,9 +57,8 @@ _TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 _INNER_GROUPS = ("CLIENT_INNER_PRODUCER", _TRACE_GROUP)
 
 
-@dataclass(frozen=True, slots=True)
-class SendRequest:
-    """A message, or a batch of them."""
+class SendRequest(NamedTuple):
+    """A message, or a batch of them. A tuple: a frozen dataclass takes 2 µs more."""
 
     group: str
     topic: str
@@ -83,8 +82,7 @@ class SendRequest:
         return self.group.startswith(_TRACE_GROUP) and not self.is_transactional
 
 
-@dataclass(frozen=True, slots=True)
-class ClientDecision:
+class ClientDecision(NamedTuple):
     """The decision about a local transaction."""
 
     group: str

@@ -7,11 +7,11 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
+from txbridge.client.decide.decision_sender import MAX_UNSETTLED
 from txbridge.client.message import Message, now_ms
 from txbridge.core.decision_record import Decision, DecisionEntry, Source
 from txbridge.core.half_message import half_headers
@@ -68,8 +68,7 @@ class EqualIds:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
+class StoredRecord(NamedTuple):
     """A message that Kafka has."""
 
     #: The client's id of the message; empty if it gave none.
@@ -248,10 +247,10 @@ class Sends:
         if reason is not None:
             text = f"Kafka did not accept the commit of the delayed message: {reason}"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
-        return [replace(half, transaction="")]
+        return [half._replace(transaction="")]
 
     def _send_half(self, send: SendRequest, message: Message, transaction: str) -> asyncio.Future[Report]:
-        if not self._ends.has_room:
+        if self._ends.unsettled >= MAX_UNSETTLED:
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY, f"{self._ends.unsettled} decisions are waiting for Kafka: send it again later"
             )
