@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket
-from txbridge.client.kafka.connection import DeliveryReport, KafkaConnection, Wire
+from txbridge.client.kafka.connection import DeliveryReport, KafkaConnection, LastingProducer
 from txbridge.client.options import DEFAULT_COMMIT_INTERVAL_S
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Headers, short_id
@@ -41,7 +41,7 @@ _FULL_RETRY_S = 0.05
 
 #: The error or None, the partition and the offset (-1: not known).
 Report = tuple[KafkaError | None, int, int]
-#: What `Wire.produce` takes: topic, value, key, headers, delivery report, partition and timestamp.
+#: What `LastingProducer.produce` takes: topic, value, key, headers, delivery report, partition and timestamp.
 Sent = tuple[str, bytes | None, bytes | None, Headers, DeliveryReport, int, int]
 #: The reason why Kafka has not acknowledged the decision, or None if it has.
 Answer = asyncio.Future[str | None]
@@ -72,9 +72,9 @@ class Outlet:
 
     def __init__(self, config: Mapping[str, Any], connection: KafkaConnection, what: str) -> None:
         linger = float(config.get("linger.ms", 0))
-        self._quick = Wire({**config, "linger.ms": 0}, connection)
-        self._shared = Wire(config, connection) if linger else self._quick
-        self._wires = (self._quick, self._shared) if linger else (self._quick,)
+        self._quick = LastingProducer({**config, "linger.ms": 0}, connection)
+        self._shared = LastingProducer(config, connection) if linger else self._quick
+        self._producers = (self._quick, self._shared) if linger else (self._quick,)
         self._connection = connection
         self._what = what
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -85,13 +85,16 @@ class Outlet:
         #: Acknowledgements that wait until the cluster is recognised.
         self._unsure = self._reports.copy()
         name = f"txbridge-{what.replace(' ', '-')}"
-        self._threads = [threading.Thread(target=self._run, args=(one,), name=name, daemon=True) for one in self._wires]
+        self._threads = [
+            threading.Thread(target=self._serve_producer, args=(one,), name=name, daemon=True)
+            for one in self._producers
+        ]
 
     def start(self, loop: asyncio.AbstractEventLoop, topic: str) -> None:
         """Connect, which may take half a second for each producer, and start the threads."""
         self._loop = loop
-        for wire, thread in zip(self._wires, self._threads, strict=True):
-            wire.connect(topic)
+        for producer, thread in zip(self._producers, self._threads, strict=True):
+            producer.connect(topic)
             thread.start()
 
     def send_record(
@@ -176,14 +179,14 @@ class Outlet:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        for wire in self._wires:
-            wire.close()
+        for producer in self._producers:
+            producer.close()
         # Only now: a decision that waited for one of these is sent next, and must find the producer closed. In a purged
         # producer it would hold the end up until its time-out.
         self._hand_over()
 
-    def _run(self, wire: Wire) -> None:
-        serve_reports = contained(wire.serve_reports)
+    def _serve_producer(self, producer: LastingProducer) -> None:
+        serve_reports = contained(producer.serve_reports)
         while not self._stopping:
             serve_reports(_SERVE_S)
             self._hand_over()

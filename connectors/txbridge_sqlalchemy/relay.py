@@ -174,7 +174,7 @@ class Relay:
         except FencedError:
             self._be_fenced()
         except Exception as error:  # noqa: BLE001  whatever it is, the rows are still there, and it is tried again
-            self._fail(error)
+            self._note_failure(error)
         finally:
             self.is_working = False
 
@@ -240,9 +240,9 @@ class Relay:
             fault_point("relay.read")
             found = False
             while rows and not self._ended.is_set():
-                batch = self._choose(rows)
+                batch = self._choose_batch(rows)
                 found = found or bool(batch)
-                rows = self._send(batch, can_read_on=len(batch) == len(rows)) if batch else []
+                rows = self._send_batch(batch, can_read_on=len(batch) == len(rows)) if batch else []
             self._confirm_sent()
             # Last: after a refusal all begins anew, and many heads would keep others from their turn.
             found = self._probe_blocks(began) or found
@@ -253,7 +253,7 @@ class Relay:
             # After some rows others share the next batch, so news of them can wait.
             (self._ended if found else self._news).wait(pause)
 
-    def _choose(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
+    def _choose_batch(self, rows: Sequence[OutboxRow]) -> list[OutboxRow]:
         """Those of the rows that go into the next batch. Blocks what Kafka would refuse.
 
         A head has to be the first row of its key. One that has others before it is blocked once these are gone.
@@ -275,7 +275,7 @@ class Relay:
             elif where is not None and where in going:
                 held.add(where)
             elif blocks.without_blocked([row]):
-                self._block(row, refusal.reason, whole_topic=refusal.whole_topic)
+                self._block_row(row, refusal.reason, whole_topic=refusal.whole_topic)
         return self._without_waiting(blocks.without_blocked(free))
 
     def _without_waiting(self, batch: list[OutboxRow]) -> list[OutboxRow]:
@@ -286,7 +286,7 @@ class Relay:
         self._rows.blocks.hold_stored(time.monotonic())
         return self._rows.blocks.without_blocked(batch)
 
-    def _block(self, row: OutboxRow, reason: str, *, whole_topic: bool) -> None:
+    def _block_row(self, row: OutboxRow, reason: str, *, whole_topic: bool) -> None:
         head = self._rows.blocks.block_row(row, reason, time.monotonic(), whole_topic=whole_topic)
         if head is not None:
             self._watcher.on_blocked(head)
@@ -307,7 +307,7 @@ class Relay:
             if found and not self._without_waiting(found):
                 continue
             if found:
-                self._send(found, can_read_on=False)
+                self._send_batch(found, can_read_on=False)
                 self._confirm_sent()
             blocks.lift_block(head)
             has_lifted = True
@@ -315,7 +315,7 @@ class Relay:
             self._rows.forget_reads()
         return has_lifted
 
-    def _send(self, batch: list[OutboxRow], *, can_read_on: bool) -> list[OutboxRow]:
+    def _send_batch(self, batch: list[OutboxRow], *, can_read_on: bool) -> list[OutboxRow]:
         """Send a batch. Meanwhile delete the one before, and return the rows behind it, if they can be read."""
         began, aside = time.monotonic(), None
         if can_read_on and self._rows.can_read_beyond:
@@ -361,9 +361,9 @@ class Relay:
         for one in error.failures:
             rows = [row for n, row in enumerate(batch) if row.topic == one.topic and one.which in {None, n}]
             if one.whole_topic:
-                self._block(rows[0], one.reason, whole_topic=True)
+                self._block_row(rows[0], one.reason, whole_topic=True)
             elif len(rows) == 1 and rows[0] is self._first_of_key(rows[0], batch):
-                self._block(rows[0], one.reason, whole_topic=False)
+                self._block_row(rows[0], one.reason, whole_topic=False)
             else:
                 self._cut.suspect_topic(one.topic)
         return True
@@ -381,7 +381,7 @@ class Relay:
             is_ours = self._state.read_state().owner == self._owner
             is_copied = is_ours and self._writer.find_other_owner(self._owner, since)
         except (SQLAlchemyError, KafkaException, TxBridgeError) as failure:
-            self._fail(failure)
+            self._note_failure(failure)
             return
         if not is_copied:
             report(logging.INFO, "relay_left", table=self._rows.table.name)
@@ -399,7 +399,7 @@ class Relay:
         self._rows.close()
         self._ended.wait(_COPY_S)
 
-    def _fail(self, error: BaseException) -> None:
+    def _note_failure(self, error: BaseException) -> None:
         """Note a failure, and wait before the next take-over."""
         # Only a driver's error has a statement behind its first line.
         said = first_line(error) if isinstance(error, SQLAlchemyError) else " ".join(str(error).split())

@@ -51,7 +51,7 @@ class FakeRecord:
 
 
 class FakeWire:
-    """A Wire whose acknowledgements come from the test. With `automatic`, every record is acknowledged when served."""
+    """A producer whose acknowledgements come from the test. With `automatic`, each is acknowledged when served."""
 
     def __init__(self, *, automatic=False):
         self.automatic = automatic
@@ -281,7 +281,7 @@ def working_kafka(monkeypatch):
     monkeypatch.setattr(runtime, "AdminClient", FakeAdmin)
     monkeypatch.setattr(runtime, "check_layout", lambda *_, **__: LAYOUT)
     monkeypatch.setattr(runtime, "ensure_check_topic", lambda *_, **__: None)
-    monkeypatch.setattr(runtime, "Wire", kafka.wire)
+    monkeypatch.setattr(runtime, "LastingProducer", kafka.wire)
     monkeypatch.setattr(runtime, "find_missing", lambda *_: [])
     monkeypatch.setattr(consumer, "Consumer", kafka.consumer)
     return kafka

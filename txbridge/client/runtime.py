@@ -25,7 +25,7 @@ from txbridge.client.decide.decision_sender import DecisionSender
 from txbridge.client.errors import closed
 from txbridge.client.flow.cancellation import Cancellation
 from txbridge.client.flow.send_path import REPORT_MARGIN_S, SendPath
-from txbridge.client.kafka.connection import KafkaConnection, Wire, create_admin
+from txbridge.client.kafka.connection import KafkaConnection, LastingProducer, create_admin
 from txbridge.client.kafka.topic_watch import RealTopics, TopicDiagnosis, TopicWatch, find_missing
 from txbridge.client.listener import ListenerOutcome
 from txbridge.client.message import MessageLimits
@@ -79,14 +79,14 @@ class Runtime:
         miss_before_s = prepare_timeout / 2 + REPORT_MARGIN_S
 
         def new_writer(linger_ms: float, thread: str) -> HalfWriter:
-            wire = Wire(half_config(linger_ms), connection)
-            return HalfWriter(wire, connection, names, group, thread, self._diagnosis, miss_before_s, self._watch)
+            producer = LastingProducer(half_config(linger_ms), connection)
+            return HalfWriter(producer, connection, names, group, thread, self._diagnosis, miss_before_s, self._watch)
 
         self._halves = HalfWriters(new_writer)
         # Names this process to people who read END. RocketMQ's client id has the same form.
         client_id = f"{socket.gethostname()}@{os.getpid()}"
         self._ends = DecisionSender(
-            Wire(end_config, connection), connection, names, group, client_id, options.commit_interval
+            LastingProducer(end_config, connection), connection, names, group, client_id, options.commit_interval
         )
         self.sends = SendPath(
             options,

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from txbridge import UsageError
-from txbridge.client.kafka.connection import KafkaConnection, Wire
+from txbridge.client.kafka.connection import KafkaConnection, LastingProducer
 
 
 class FakeProducer:
@@ -46,7 +46,7 @@ class FakeProducer:
 @pytest.fixture
 def wire():
     FakeProducer.made = []
-    return Wire({"bootstrap.servers": "127.0.0.1:1"}, KafkaConnection("127.0.0.1:1"), FakeProducer)
+    return LastingProducer({"bootstrap.servers": "127.0.0.1:1"}, KafkaConnection("127.0.0.1:1"), FakeProducer)
 
 
 @pytest.mark.parametrize("name", ["stats_cb", "throttle_cb", "logger"])
@@ -56,7 +56,7 @@ def test_a_callback_or_logger_of_the_users_that_raises_is_logged_and_does_not_fa
 
     FakeProducer.made = []
     users = SimpleNamespace(log=broken) if name == "logger" else broken
-    Wire({"bootstrap.servers": "127.0.0.1:1", name: users}, KafkaConnection("127.0.0.1:1"), FakeProducer)
+    LastingProducer({"bootstrap.servers": "127.0.0.1:1", name: users}, KafkaConnection("127.0.0.1:1"), FakeProducer)
     guarded = FakeProducer.made[0].config[name]
     (guarded.log if name == "logger" else guarded)("news")
     assert "kafka_callback_raised" in caplog.text
@@ -91,12 +91,14 @@ def test_close_does_not_wait_for_what_can_not_be_delivered(wire):
 
 def test_settings_that_librdkafka_refuses_are_the_users_mistake():
     with pytest.raises(UsageError, match=r"Kafka settings refused: .*batch.num.messages"):
-        Wire({"bootstrap.servers": "127.0.0.1:1", "batch.num.messages": "many"}, KafkaConnection("127.0.0.1:1"))
+        LastingProducer(
+            {"bootstrap.servers": "127.0.0.1:1", "batch.num.messages": "many"}, KafkaConnection("127.0.0.1:1")
+        )
 
 
 def test_a_record_after_the_close_is_refused_by_name():
     """confluent-kafka's own producer, which raises a RuntimeError."""
-    wire = Wire({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, KafkaConnection("127.0.0.1:1"))
+    wire = LastingProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, KafkaConnection("127.0.0.1:1"))
     wire.close()
     with pytest.raises(UsageError, match="this client is closed"):
         wire.produce("t", b"v", None, [], print)

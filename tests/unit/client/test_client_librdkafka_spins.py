@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.harness import eventually
 from txbridge import Message
-from txbridge.client.kafka.connection import KafkaConnection, Wire
+from txbridge.client.kafka.connection import KafkaConnection, LastingProducer
 from txbridge.client.kafka.topic_watch import TopicWatch
 from txbridge.client.prepare.half_writer import HalfWriter, HalfWriters
 from txbridge.client.prepare.prepared import Prepared
@@ -75,7 +75,9 @@ def test_librdkafka_sleeps_while_blocking_callers_wait(threads, producers):
         config = kafka_config.half_producer_config(_MOCK, max_message_bytes=1_000_000, linger_ms=linger)
         config |= {"allow.auto.create.topics": True, "statistics.interval.ms": _STATISTICS_MS, "stats_cb": turns.note}
         made.append(
-            HalfWriter(Wire(config, connection), connection, names, "g", name, None, -math.inf, TopicWatch(names, 4))
+            HalfWriter(
+                LastingProducer(config, connection), connection, names, "g", name, None, -math.inf, TopicWatch(names, 4)
+            )
         )
         return made[-1]
 

@@ -16,7 +16,7 @@ from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.decide.decision_batcher import DecisionQueue, Lane, Ticket, settle_all, settled_ticket
 from txbridge.client.errors import EndTransactionError
-from txbridge.client.kafka.connection import KafkaConnection, Wire
+from txbridge.client.kafka.connection import KafkaConnection, LastingProducer
 from txbridge.core.decision_record import DecisionEntry, Source, encode_end
 from txbridge.core.names import Names, short_id
 from txbridge.kafka.errors import MSG_TIMED_OUT
@@ -38,10 +38,16 @@ class DecisionSender:
     """Sends END commands; thread-safe."""
 
     def __init__(
-        self, wire: Wire, connection: KafkaConnection, names: Names, group: str, client_id: str, interval: float
+        self,
+        producer: LastingProducer,
+        connection: KafkaConnection,
+        names: Names,
+        group: str,
+        client_id: str,
+        interval: float,
     ) -> None:
         """`interval` is the client's option commit_interval."""
-        self._wire = wire
+        self._producer = producer
         self._connection = connection
         self._topic = names.end
         self._group = group
@@ -116,7 +122,7 @@ class DecisionSender:
             self._work.notify()
 
     def _run(self) -> None:
-        contained(self._wire.connect)(self._topic)
+        contained(self._producer.connect)(self._topic)
         while self._wait_for_work():
             with self._lock:
                 lanes = self._queue.start_records(math.inf if self._closing else time.monotonic())
@@ -130,7 +136,7 @@ class DecisionSender:
             self._give_up = True
             given_up = self._queue.abandon_all()
         # Reports records in flight as failed.
-        contained(self._wire.close)()
+        contained(self._producer.close)()
         settle_all(given_up, EndTransactionError(_CLOSED))
 
     def _wait_for_work(self) -> bool:
@@ -146,7 +152,7 @@ class DecisionSender:
         return True
 
     def _serve_reports(self, timeout: float) -> None:
-        contained(self._wire.serve_reports)(timeout)
+        contained(self._producer.serve_reports)(timeout)
 
     def _send_record(self, lane: Lane) -> None:
         """Produce the lane's record. Its delivery report settles it, or this method if it cannot be sent."""
@@ -155,7 +161,7 @@ class DecisionSender:
         while True:
             try:
                 report_to = partial(self._take_report, lane)
-                self._wire.produce(self._topic, value, None, headers, report_to, lane.partition)
+                self._producer.produce(self._topic, value, None, headers, report_to, lane.partition)
             except BufferError:
                 # Only if the user sets a tiny queue.buffering.max.messages, because each lane has one record there.
                 self._serve_reports(_SERVE_S)

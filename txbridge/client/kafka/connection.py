@@ -1,6 +1,6 @@
 """State of the connection, and the Kafka clients that share it: one log line when it is lost, one when it is back.
 
-Wire is a librdkafka producer that is replaced after a fatal error.
+LastingProducer is a librdkafka producer that is replaced after a fatal error.
 """
 
 from __future__ import annotations
@@ -210,14 +210,14 @@ _CONNECT_S = 0.5
 _LAST_REPORTS_S = 1.0
 
 
-class Wire:
+class LastingProducer:
     """Sends records to Kafka and serves their delivery reports.
 
     Any thread may call `produce`. One thread at a time calls `serve_reports` and `close`. The delivery reports run
     there.
 
     After a fatal error (the broker has lost its sequence numbers, for example) librdkafka refuses every further record
-    of an idempotent producer. Then Wire replaces the producer, and the undelivered records are reported as failed.
+    of an idempotent producer. Then it replaces the producer, and the undelivered records are reported as failed.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Wire:
             # older name of `on_delivery`. With None for `callback`, `on_delivery` would be ignored.
             producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
         except RuntimeError:
-            # confluent-kafka says so after its close: of this Wire, or of a producer that was replaced meanwhile.
+            # confluent-kafka says so after its close: of this one, or of a producer that was replaced meanwhile.
             if producer is self._producer:
                 raise closed() from None
             self._producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)

@@ -20,7 +20,7 @@ from txbridge.client.base.contained import contained
 from txbridge.client.base.log import report
 from txbridge.client.base.process import join
 from txbridge.client.errors import PrepareError
-from txbridge.client.kafka.connection import KafkaConnection, Wire
+from txbridge.client.kafka.connection import KafkaConnection, LastingProducer
 from txbridge.client.kafka.topic_watch import TopicDiagnosis, TopicWatch
 from txbridge.client.message import Message
 from txbridge.client.message_batch import MessageBatch
@@ -91,7 +91,7 @@ class HalfWriter:
 
     def __init__(
         self,
-        wire: Wire,
+        producer: LastingProducer,
         connection: KafkaConnection,
         names: Names,
         group: str,
@@ -100,7 +100,7 @@ class HalfWriter:
         miss_before_s: float,
         watch: TopicWatch,
     ) -> None:
-        self._wire = wire
+        self._producer = producer
         #: Asked why nothing is acknowledged, `miss_before_s` seconds before the deadline of the oldest half message.
         self._diagnosis = diagnosis
         self._miss_before_s = miss_before_s
@@ -116,7 +116,7 @@ class HalfWriter:
         self._unsure: deque[tuple[_HalfDelivery, Record]] = deque()
         #: Stored once, because every access to a method makes an object.
         self._on_delivery = self._take_report
-        #: Set when half messages leave at once, or when it has tried to connect for as long as Wire.connect does.
+        #: Set when half messages leave at once, or when it has tried to connect for as long as `connect` does.
         self.connected = threading.Event()
         self._is_stopping = False
         #: Delivery reports and the callbacks of the connection run in it.
@@ -150,7 +150,7 @@ class HalfWriter:
         headers = headers_of(message, transaction_id, self._group, barrier_id)
         delivery = _HalfDelivery(self._on_delivery, transaction_id, message.size, on_done, deadline)
         try:
-            self._wire.produce(self._topic, message.value, message.key, headers, delivery)
+            self._producer.produce(self._topic, message.value, message.key, headers, delivery)
         except KafkaException as failure:
             # The thread calls `after_reports`.
             delivery.report_once(self._log_failure(transaction_id, failure.args[0]))
@@ -173,12 +173,12 @@ class HalfWriter:
 
     def _run(self) -> None:
         # Callers wait for this thread without a limit.
-        contained(self._wire.connect)(self._topic)
+        contained(self._producer.connect)(self._topic)
         self.connected.set()
         serve_once = contained(self._serve_once)
         while not self._is_stopping:
             serve_once()
-        contained(self._wire.close)()
+        contained(self._producer.close)()
         while self._expected:
             delivery = self._expected.popleft()
             if delivery.on_done is not None:
@@ -194,7 +194,7 @@ class HalfWriter:
         step here costs the rate of a caller that is alone: a lock and a look at the clock took a sixth of it.
         """
         try:
-            self._wire.serve_reports(_POLL_S)
+            self._producer.serve_reports(_POLL_S)
         finally:
             while self._unsure and not self._connection.is_unsure:
                 delivery, record = self._unsure.popleft()
