@@ -234,11 +234,13 @@ def _layout(
         except UnwantedError:
             raise closed() from None
         except KafkaUnreachableError as error:
-            explained = unreachable("start of the producer", options.settings, connection.cause or error.cause)
-            connection.note_loss(str(explained))
+            cause = connection.cause or error.cause
+            explain = partial(unreachable, "start of the producer", options.settings, cause)
+            connection.note_loss(str(explain()))
             # Only when `start_timeout` is over. A single request has less time.
             if bounds.deadline.left <= backoff.pause:
-                raise explained from None
+                # A new one: this frame must not hold what is raised, or they keep each other, and a Kafka client.
+                raise explain() from None
         else:
             return layout
         bounds.wait_for(backoff.next())

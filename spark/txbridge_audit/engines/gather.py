@@ -35,6 +35,7 @@ from txbridge_audit.ledger.rows import LedgerRow
 from txbridge_audit.protocol.mentions import AsideMention, from_row
 from txbridge_audit.protocol.relay_records import Numbering, ProgressStep, numbered
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
+from txbridge_audit.report.sums import OddRecords
 
 Spans = Mapping[TopicPartition, Range]
 #: Records as Arrow batches to rows.
@@ -102,6 +103,9 @@ class AuditIntake:
                 steps.append(ProgressStep(*told))
             elif isinstance(mention := from_row(told), AsideMention):
                 self.asides.add_record(mention)
+            else:
+                # A record of a newer worker is refused before all the rest is read.
+                OddRecords(self._names).add_record(mention)
         # Several tasks may have read a partition.
         for step in sorted(steps):
             self.relays |= numbered(self.relays, step)

@@ -209,7 +209,7 @@ def end_mentions(record: KafkaRecord, *, exactly: bool = False) -> Sequence[EndM
     lines = [] if record.value is None else record.value.decode("utf-8", "replace").split("\n")
     fault = _fault_of_end(text.get(headers.VERSION), source, group, lines)
     if fault is None and exactly:
-        fault = _exact_fault(record, lines, text.get(headers.REPLY) if source in COMMANDS else None)
+        fault = _exact_fault(record, lines, text.get(headers.REPLY), is_command=source in COMMANDS)
     if fault is not None or group is None or source is None:
         return [UnreadableMention(record.partition, None, record.offset, record.topic, fault or "")]
     if source == "find":
@@ -254,13 +254,13 @@ def _fault_of_end(version: str | None, source: str | None, group: str | None, li
     return None
 
 
-def _exact_fault(record: KafkaRecord, lines: list[str], reply: str | None) -> str | None:
+def _exact_fault(record: KafkaRecord, lines: list[str], reply: str | None, *, is_command: bool) -> str | None:
     """The rest of the protocol's rules for END."""
     if not _is_utf8(record.value):
         return "the value is not UTF-8"
     if not all(_is_utf8(value) for name, value in record.headers if name == headers.CLIENT_ID):
         return "CLIENT_ID is not UTF-8"
-    known = _OF_AN_END if reply is None else (*_OF_AN_END, headers.REPLY)
+    known = (*_OF_AN_END, headers.REPLY) if is_command else _OF_AN_END
     ours = [name for name, _ in record.headers if name in known]
     if len(ours) > len(set(ours)):
         return "a header of ours is there twice"
@@ -268,7 +268,7 @@ def _exact_fault(record: KafkaRecord, lines: list[str], reply: str | None) -> st
         return "an entry has too many fields or a remark too long"
     if not all(_has_numbers(line) for line in lines):
         return "a number is too large"
-    if reply is not None and (len(lines) > 1 or BARRIER.fullmatch(reply) is None):
+    if is_command and reply is not None and (len(lines) > 1 or BARRIER.fullmatch(reply) is None):
         return "TXB_REPLY is no name of a reply to one entry"
     return None
 

@@ -153,7 +153,9 @@ class Sums:
     def add_records(self, facts: Facts) -> None:
         """Add what has no transaction to the reach of the rules: visible records, and entries of half messages gone."""
         # LEAKED asks about every visible transaction, whether it can judge it or not.
-        visible = sum(n for (_, *of), n in self.counts.items() if of[:1] == ["LEAKED"])
+        visible = sum(
+            n for name, n in self.counts.items() if name[:2] in {("judged", "LEAKED"), ("unjudged", "LEAKED")}
+        )
         gone = self.counts["kind", HALF_GONE] + self.counts["kind", "HALF_GONE_ELSEWHERE"]
         for kind in ("PHANTOM", "ALTERED"):
             # The records of visible transactions were judged. There are hardly more records than transactions.

@@ -16,6 +16,7 @@ from txbridge_audit.cluster.kafka_admin import AuditedCluster
 from txbridge_audit.judge import table
 from txbridge_audit.judge.facts import Facts, HalfFacts, RealTopicFacts, TopicPartition
 from txbridge_audit.judge.strays import OtherNamespaces
+from txbridge_audit.protocol import client_records
 from txbridge_audit.protocol.mentions import (
     AsideMention,
     DiscardMention,
@@ -27,6 +28,7 @@ from txbridge_audit.protocol.mentions import (
     from_row,
     to_row,
 )
+from txbridge_audit.protocol.record import KafkaRecord
 from txbridge_audit.protocol.worker_records import AuditCheckpoint
 
 from tests.corruption import writer
@@ -34,6 +36,8 @@ from tests.support.audit_cases import CASES, FAR_AWAY, TAIL, plant
 from tests.support.audit_judged import BORN, Judged, MemoryLog
 from tests.support.audit_terms import ABSENT, COMMIT, ORDERS, PASSED, PLAIN, ROLLBACK, Half, Record, headers
 from tests.support.fuzz import VALID, Raw, Setting, damaged
+from txbridge.core.decision_record import parse_end
+from txbridge.core.headers import MalformedRecordError
 from txbridge.murmur2 import hash_key
 
 HOUR = 3_600_000
@@ -463,6 +467,16 @@ def test_ends_are_read_as_strictly_as_by_the_worker_where_its_word_is_gone() -> 
     judged = Judged(*without(log, log.names.discard))
     assert half is not None
     assert judged.of(half).kinds == ()
+
+
+@pytest.mark.parametrize("replies", [[b"one", None], [None, None]])
+def test_a_command_with_two_names_of_a_reply_is_no_command_as_for_the_worker(replies) -> None:
+    ours = [*headers(TXB_V="1", PGROUP="billing", SOURCE="cancel"), *(("TXB_REPLY", one) for one in replies)]
+    value = f"0,{'AB' * 16},0,,paid".encode()
+    with pytest.raises(MalformedRecordError):
+        parse_end(0, value, ours)
+    record = KafkaRecord("end", 0, 0, 0, is_dated=True, key=None, value=value, headers=ours)
+    assert [type(one) for one in client_records.end_mentions(record, exactly=True)] == [UnreadableMention]
 
 
 TAKEN_AWAY = {

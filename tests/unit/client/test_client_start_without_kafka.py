@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
 from tests.support.apis import APIS
 from tests.support.client_fakes import FakeRuntime
 from tests.support.interrupts import wait_until
 from tests.support.listeners import Answers
-from txbridge import LayoutError, Message, PrepareError, UsageError
+from txbridge import LayoutError, Message, PrepareError, TransactionProducer, UsageError
 from txbridge.client import runtime as runtime_module
 from txbridge.client.flow import lifetime
 from txbridge.errors import EnvironmentProblemError, KafkaUnreachableError
@@ -135,3 +137,19 @@ def test_topics_that_are_mended_let_it_start(make, runtime):
         producer.start()
     errors.clear()
     wait_until(lambda: producer.is_connected, 20)
+
+
+def test_p14_attempts_to_start_leave_no_client_behind(listener):
+    producer = TransactionProducer("orders", listener, SETTINGS, start_timeout=0.1)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            with pytest.raises(KafkaUnreachableError):
+                producer.start()
+        clients = sum(isinstance(one, AdminClient) for one in gc.get_objects())
+    finally:
+        gc.enable()
+        producer.close()
+    # The last error may still hold the client of its request.
+    assert clients <= 1

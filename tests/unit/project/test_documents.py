@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import pydoc
 import re
 import subprocess
 import tomllib
@@ -121,6 +122,12 @@ def test_the_ways_through_the_code_pass_modules_that_exist_and_count_them() -> N
 
 _WORDS = {state: state_diagram.words(state) for state in TransactionState}
 _DECISIONS = (Event.COMMIT, Event.ROLLBACK, Event.UNKNOWN, Event.RESUME, Event.ABANDON)
+
+
+def test_every_name_of_the_api_pages_can_be_imported() -> None:
+    names = [name for page in DOCUMENTS for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)]
+    assert names
+    assert [name for name in names if pydoc.locate(name) is None] == []
 
 
 def test_the_diagram_is_drawn_from_the_transition_table() -> None:

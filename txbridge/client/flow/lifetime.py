@@ -102,6 +102,8 @@ class ClientLifetime:
                 if self._start_error is not None and self._start_error is not failed:
                     # Of the attempt that this call has waited for. Each in its turn would wait for as long again.
                     raise self._start_error.with_traceback(None)
+                # The next error holds this frame, and so would hold all errors of an outage, and their Kafka clients.
+                del failed
                 try:
                     if (open_client := BRIDGES.get(options.bootstrap_servers)) is not None:
                         self.runtime = open_client(options, self._checks)

@@ -142,11 +142,12 @@ class CommitLoop:
             self._half.enter_fresh(state.queue.fresh_until(clock.now()))
         if as_of is None and self.round.is_waiting:
             decision_log.compare_soon()
-        due_round = None if as_of is None else self.round.prepare(as_of)
         self._look_up(choice.topics)
         with suppress(UnansweredError):
             # Replies to topics that Kafka has not described are left out. No decision waits for them.
             self._topics.look_up(map(self._context.names.check, choice.groups_to_reply))
+        # Last, as it asks which groups are alive, and the others may take seconds.
+        due_round = None if as_of is None else self.round.prepare(as_of)
         draft = planner.plan(
             choice,
             clock.now(),

@@ -68,7 +68,7 @@ def _sql_type(kind: Any) -> str:
     return _SQL_TYPES.get(str(kind), str(kind))
 
 
-#: The columns of ledger/schema.py as Spark declares them.
+#: The columns of ledger/rows.py as Spark declares them.
 COLUMNS = ", ".join(f"{field.name} {_sql_type(field.type)}" for field in SCHEMA)
 
 
