@@ -12,7 +12,6 @@ from sqlalchemy.orm import sessionmaker
 from txbridge_sqlalchemy import (
     AsyncSqlBridge,
     AsyncSqlTransactionListener,
-    Rollback,
     SqlBridge,
     SqlTransactionListener,
     transactions,
@@ -23,7 +22,7 @@ from tests.support.async_engine import async_twin
 from tests.support.harness import eventually
 from tests.support.sql_application import GROUP, order_ids, place, place_async
 from tests.support.stopped import wait_stopped
-from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, TransactionProducer
+from txbridge import AsyncTransactionProducer, LocalTransactionState, Message, Rollback, TransactionProducer
 
 #: In `make test` each guarantee is tested on one database; tests/unit/connectors tests the listener on both.
 long_on_sqlite = pytest.mark.parametrize(
